@@ -71,9 +71,7 @@ class TokenData:
         _finite("queries", z)
         if value is not None:
             if head is not None:
-                raise InputError(
-                    "Both value and head were given; give the linear head as value, any other as head."
-                )
+                raise InputError("Both value and head were given; give the linear head as value, any other as head.")
             value = _numbers("value", value, (1,), "(d_k,)")
             _expect(value.shape == (d_k,), "value", value.shape, f"({d_k},), the width of the tokens")
             _finite("value", value)
@@ -170,9 +168,7 @@ class TokenData:
             InputError: another suffix, or a callable head (code is not data: save the arrays, pass the head again).
         """
         if self.head is not None:
-            raise InputError(
-                "A callable head cannot be saved; save data without it and pass head= after loading."
-            )
+            raise InputError("A callable head cannot be saved; save data without it and pass head= after loading.")
         arrays = {"X": self.tokens, "z": self.queries, "y": self.labels, "mask": self.mask}
         arrays |= {key: np.asarray(a) for key, a in (("v", self.value), ("chosen", chosen)) if a is not None}
         path = Path(path)
@@ -203,9 +199,7 @@ def load(path: str | Path) -> tuple[TokenData, Array | None]:
             f"{path.name} lacks the key(s) {sorted(missing)}; it has {sorted(arrays)}. "
             "Expected X (n, T, d_k) and z (n, d_q) or (n, m, d_q), optionally y, v, mask, chosen."
         )
-    data = TokenData(
-        arrays["X"], arrays["z"], mask=arrays.get("mask"), labels=arrays.get("y"), value=arrays.get("v")
-    )
+    data = TokenData(arrays["X"], arrays["z"], mask=arrays.get("mask"), labels=arrays.get("y"), value=arrays.get("v"))
     return data, arrays.get("chosen")
 
 
@@ -241,9 +235,7 @@ def _finite(name: str, array: Array) -> None:
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        raise InputError(
-            f"{name} has {len(bad)} NaN or infinite entries, the first at {where}; remove or mask them."
-        )
+        raise InputError(f"{name} has {len(bad)} NaN or infinite entries, the first at {where}; remove or mask them.")
 
 
 def _visibility(mask: Any, n: int, m: int, T: int) -> Array:
@@ -251,9 +243,7 @@ def _visibility(mask: Any, n: int, m: int, T: int) -> Array:
         return np.ones((n, m, T), dtype=bool)
     mask = np.asarray(mask)
     if mask.dtype != bool:
-        raise InputError(
-            f"mask must be boolean (True = visible); got dtype {mask.dtype}. Use mask.astype(bool)."
-        )
+        raise InputError(f"mask must be boolean (True = visible); got dtype {mask.dtype}. Use mask.astype(bool).")
     if mask.shape == (n, T):
         return np.broadcast_to(mask[:, None, :], (n, m, T))
     _expect(mask.shape == (n, m, T), "mask", mask.shape, f"{(n, T)} or {(n, m, T)}")
@@ -286,9 +276,7 @@ def _positions(query: Any, n: int, T: int) -> Array:
         f"one integer, ({n},) or ({n}, m)",
     )
     if (position < -T).any() or (position >= T).any():
-        raise InputError(
-            f"query positions must lie in [-{T}, {T - 1}]; got {position.min()} to {position.max()}."
-        )
+        raise InputError(f"query positions must lie in [-{T}, {T - 1}]; got {position.min()} to {position.max()}.")
     return (position % T).reshape(n, -1)
 
 

@@ -82,7 +82,7 @@ class Reduced:
     """The rows in orthonormal bases of `span{δ_k}` (dimension p) and `span{z_i}` (dimension q), scaled to order one.
 
     Column and row space of every optimum lie in these spans, in any unitarily invariant norm, so `W = lift(V)` of the
-    optimum `V (p, q)` here is the optimum there. The scales are powers of two: scaling the input by one changes nothing.
+    optimum `V (p, q)` here is the optimum there. The scales are powers of two, which lose no digit.
     """
 
     delta: Float[Array, "K p"]

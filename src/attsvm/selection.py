@@ -33,9 +33,7 @@ class Selection:
             InputError: some query chooses several tokens; use `sets`.
         """
         if self.sizes.max() > 1:
-            raise InputError(
-                "Some queries choose several tokens, so there is no single index; use Selection.sets."
-            )
+            raise InputError("Some queries choose several tokens, so there is no single index; use Selection.sets.")
         return np.where(self.sizes == 1, self.sets.argmax(-1), -1)
 
 
@@ -72,9 +70,7 @@ def scores(data: TokenData) -> Float[Array, "n m T"]:
         InputError: the data carry no linear head.
     """
     if data.value is None:
-        raise InputError(
-            "Scores need a linear head: give the value vector v of shape (d_k,) as TokenData(value=...)."
-        )
+        raise InputError("Scores need a linear head: give the value vector v of shape (d_k,) as TokenData(value=...).")
     gamma = data.labels[:, :, None] * (data.tokens @ data.value)[:, None, :]
     return np.where(data.mask, gamma, -np.inf)
 
@@ -125,9 +121,7 @@ def _from_indices(data: TokenData, given: Array) -> Selection:
         raise InputError(f"chosen must hold integer token indices or booleans; got dtype {given.dtype}.")
     index = given[:, None] if given.ndim == 1 and data.m == 1 else given
     if index.shape != (data.n, data.m):
-        raise InputError(
-            f"chosen indices have shape {given.shape}; expected ({data.n},) or ({data.n}, {data.m})."
-        )
+        raise InputError(f"chosen indices have shape {given.shape}; expected ({data.n},) or ({data.n}, {data.m}).")
     wrong = np.argwhere(data.active & ((index < 0) | (index >= data.T)))
     if len(wrong):
         i, k = wrong[0]
@@ -153,15 +147,11 @@ def _check(data: TokenData, sets: Array) -> None:
     hidden = np.argwhere(sets & ~data.mask)
     if len(hidden):
         i, k, t = (int(j) for j in hidden[0])
-        raise InputError(
-            f"Example {i}, query {k} chooses token {t}, which its mask hides; choose a visible token."
-        )
+        raise InputError(f"Example {i}, query {k} chooses token {t}, which its mask hides; choose a visible token.")
     empty = np.argwhere(~sets.any(-1) & data.active)
     if len(empty):
         i, k = (int(j) for j in empty[0])
-        raise InputError(
-            f"Example {i}, query {k} chooses no token; choose at least one (or mask all of its tokens)."
-        )
+        raise InputError(f"Example {i}, query {k} chooses no token; choose at least one (or mask all of its tokens).")
     idle = np.flatnonzero(~(data.mask & ~sets & data.active[:, :, None]).any((1, 2)))
     if len(idle):
         raise InputError(

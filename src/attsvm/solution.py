@@ -33,8 +33,8 @@ class Certificate:
         primal: `‖W‖`.
         bound: `1ᵀu / ‖G(u)‖_dual`, a lower bound on the norm of every feasible W.
         gap: `(‖W‖ / (1 - violation) - bound) / ‖W‖`, relative; the first term is the norm of W scaled to feasibility.
-        violation: largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities; margins are of order one, so this
-            is relative.
+        violation: largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities; margins are of order one, so
+            this is relative.
         dual_violation: most negative multiplier of a separation row over the largest multiplier.
     """
 
@@ -56,7 +56,7 @@ class Farkas:
     Attributes:
         u: `(K,)`, one weight per row.
         residual: `‖Σ u_k δ_k z_kᵀ‖_F / Σ |u_k| ‖δ_k‖‖z_k‖`, zero up to rounding.
-        norm_bound: every W that separates has `‖W‖_F` at least this; the meaning of a residual that is not exactly zero.
+        norm_bound: every W that separates has `‖W‖_F` at least this; what a residual not exactly zero means.
     """
 
     u: Float[Array, " K"]
@@ -103,6 +103,16 @@ class Solution:
     farkas: Farkas | None
     iterations: int
     seconds: float
+
+    @classmethod
+    def without_weight(
+        cls, problem: Problem, status: Status, message: str, norm: str, method: str, iterations: int, seconds: float
+    ) -> Solution:
+        """A solution that holds no weight, for `infeasible` and `unknown`."""
+        nothing = dict.fromkeys(
+            ("W", "dual", "value", "margin", "support", "rank", "rank_bound", "certificate", "farkas")
+        )
+        return cls(problem, status, message, norm, method, **nothing, iterations=iterations, seconds=seconds)
 
     def __repr__(self) -> str:
         if self.certificate is None or self.support is None:

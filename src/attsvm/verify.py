@@ -31,10 +31,8 @@ def certify(problem: Problem, W: Float[Array, "d_k d_q"], dual: Float[Array, " K
     since `1ᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. Negative multipliers are set to zero first and
     reported as the dual violation.
     """
-    margins = problem.margins(W)
     separates = ~problem.equality
-    shortfall = max(0.0, 1.0 - float(margins[separates].min()))
-    unequal = float(np.abs(margins[problem.equality]).max(initial=0.0))
+    shortfall = max(0.0, 1.0 - float(problem.margins(W)[separates].min()))
     u = np.where(separates, np.maximum(dual, 0.0), dual)
     primal, pull = NORMS[norm](W), DUAL_NORMS[norm](problem.combine(u))
     bound = float(u[separates].sum()) / pull if pull > 0 else 0.0
@@ -43,10 +41,16 @@ def certify(problem: Problem, W: Float[Array, "d_k d_q"], dual: Float[Array, " K
         primal=primal,
         bound=bound,
         gap=(feasible - bound) / primal if primal > 0 else np.inf,
-        violation=max(shortfall, unequal),
-        dual_violation=max(0.0, -float(dual[separates].min()))
-        / max(float(np.abs(dual).max()), np.finfo(float).tiny),
+        violation=violation(problem, W),
+        dual_violation=max(0.0, -float(dual[separates].min())) / max(float(np.abs(dual).max()), np.finfo(float).tiny),
     )
+
+
+def violation(problem: Problem, W: Float[Array, "d_k d_q"]) -> float:
+    """Largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities, zero where feasible."""
+    margins = problem.margins(W)
+    unequal = float(np.abs(margins[problem.equality]).max(initial=0.0))
+    return max(0.0, 1.0 - float(margins[~problem.equality].min()), unequal)
 
 
 def check_farkas(problem: Problem, u: Float[Array, " K"]) -> Farkas | None:
@@ -74,7 +78,8 @@ def rank(W: Float[Array, "d_k d_q"]) -> int:
 def dual_rank_bound(problem: Problem, dual: Float[Array, " K"]) -> int:
     """Unit singular values of the normalised dual `G(u)/‖G(u)‖_op`: they bound the rank of every nuclear optimum.
 
-    Complementary slackness `<G(u), W> = ‖G(u)‖_op ‖W‖_*` leaves W no singular direction on which G falls short of its norm.
+    Complementary slackness `<G(u), W> = ‖G(u)‖_op ‖W‖_*` leaves W no singular direction on which G falls short
+    of its norm.
     """
     sigma = np.linalg.svd(problem.combine(dual), compute_uv=False)
     return int(np.sum(sigma >= (1.0 - RANK_TOLERANCE) * sigma[0]))

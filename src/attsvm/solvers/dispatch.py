@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from attsvm import problem as rows_of
 from attsvm import verify
 from attsvm.data import TokenData
 from attsvm.errors import InputError, NotSeparableError, NotSolvedError
-from attsvm.problem import Problem, Reduced
+from attsvm.problem import Problem, Reduced, build, reduce
 from attsvm.selection import as_selection
-from attsvm.solution import Farkas, Solution, Status
-from attsvm.solvers import interior_point, least_distance, low_rank
+from attsvm.solution import Solution, Status
+from attsvm.solvers import explain, interior_point, least_distance, low_rank
 from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
@@ -36,17 +34,17 @@ def solve(
 ) -> Solution:
     """Solve the attention SVM: the smallest W that separates the chosen tokens from the rest with margin one.
 
-    `"fro"` is (Att-SVM) and `"nuc"` (Att-SVM*) of arXiv 2308.16898, sections 2 and 3; chosen sets give the generalised
-    problem of its section 6, with equalities inside each set.
+    `"fro"` is (Att-SVM) and `"nuc"` (Att-SVM*) of arXiv 2308.16898, section 2; chosen sets give its generalised
+    problem, with equalities inside each set.
 
     Args:
         data: the examples.
         chosen: `"optimal"` (by score), indices `(n,)` or `(n, m)`, booleans `(n, T)` or `(n, m, T)`, or a `Selection`.
         norm: `"fro"` (exact active set) or `"nuc"` (interior point).
-        max_rank: with `"nuc"`, also demand `rank(W) <= max_rank`. Non-convex beyond the rank of the free optimum: the
-            result is then a local optimum, its status `unknown`, and its gap the distance to the convex lower bound.
-        tolerance: largest relative gap and violation of an `optimal` certificate, between 1e-12 and 1e-2.
-        throw: raise unless `optimal`; with False the status and everything computed are returned. A point found under
+        max_rank: with `"nuc"`, also demand `rank(W) <= max_rank`. Non-convex below the rank of the free optimum: the
+            result is then a local optimum, its status `unknown`, its gap the distance to the convex lower bound.
+        tolerance: largest relative gap and violation of an `optimal` certificate, from 1e-12 to 1e-2.
+        throw: raise unless `optimal`; with False the status and everything computed are returned. A weight found under
             `max_rank` is returned either way.
 
     Returns:
@@ -59,8 +57,8 @@ def solve(
     """
     _check_options(norm, max_rank, tolerance)
     start = time.perf_counter()
-    problem = rows_of.build(data, as_selection(data, chosen))
-    solution = _solve(problem, norm, max_rank, tolerance, start)
+    task = _Task(build(data, as_selection(data, chosen)), norm, max_rank, tolerance, start)
+    solution = _solve(task)
     if throw and solution.status is Status.INFEASIBLE:
         raise NotSeparableError(solution)
     if throw and solution.status is Status.UNKNOWN and (max_rank is None or solution.W is None):
@@ -76,7 +74,7 @@ def solve_many(
     tolerance: float = 1e-8,
     jobs: int = 1,
 ) -> list[Solution]:
-    """Solve many problems; each solution is the one `solve(..., throw=False)` gives, whatever it is solved beside.
+    """Solve many problems; each solution is what `solve(..., throw=False)` gives, whatever it is solved beside.
 
     Args:
         data: the data sets, of any shapes.
@@ -91,53 +89,20 @@ def solve_many(
     choices = chosen if isinstance(chosen, list) else [chosen] * len(data)
     if len(choices) != len(data):
         raise InputError(f"chosen lists {len(choices)} entries for {len(data)} data sets; give one for each.")
-    blocks = np.array_split(np.arange(len(data)), max(1, min(8 * jobs if jobs > 1 else 1, len(data))))
-    work = [[(int(i), data[i], choices[i]) for i in block] for block in blocks]
-    parts = Parallel(n_jobs=jobs)(delayed(_solve_block)(block, norm, tolerance) for block in work)
-    return [solution for part in parts for solution in part]  # type: ignore[union-attr]
+    work = list(zip(range(len(data)), data, choices, strict=True))
+    size = max(1, -(-len(work) // (4 * jobs)))
+    blocks = [work[i : i + size] for i in range(0, len(work), size)]
+    parts = Parallel(n_jobs=jobs)(delayed(_solve_block)(block, norm, tolerance) for block in blocks)
+    return [solution for part in parts for solution in part or ()]
 
 
 @dataclass(frozen=True, eq=False)
-class Separability:
-    """Answer of `is_separable`, true or false in a condition, with its proof.
-
-    Attributes:
-        separable: whether some W has `δ_kᵀWz_k > 0` on every separation row (and `= 0` on equalities).
-        witness: such a W `(d_k, d_q)`, of least Frobenius norm for margin one; None where not separable.
-        farkas: the checked proof that none exists; None where separable.
-        violation: shortfall of the witness from margin one.
-    """
-
-    separable: bool
-    witness: Float[Array, "d_k d_q"] | None
-    farkas: Farkas | None
-    violation: float | None
-
-    def __bool__(self) -> bool:
-        return self.separable
-
-
-def is_separable(data: TokenData, chosen: Any = "optimal") -> Separability:
-    """Can the chosen tokens be separated at all? The cheap half of `solve`, with a witness or a checked Farkas vector.
-
-    Raises:
-        InputError: unusable data or selection.
-        NotSolvedError: rounding leaves the question open: neither the witness nor the Farkas vector passes its check.
-    """
-    start = time.perf_counter()
-    problem = rows_of.build(data, as_selection(data, chosen))
-    reduced = rows_of.reduce(problem)
-    base = least_distance.solve(reduced)
-    if not base.separable:
-        farkas = verify.check_farkas(problem, base.u)
-        if farkas is not None:
-            return Separability(False, None, farkas, None)
-    else:
-        W = reduced.lift(base.V)
-        violation = verify.certify(problem, W, base.u, "fro").violation
-        if violation < 0.5:
-            return Separability(True, W, None, violation)
-    raise NotSolvedError(_open(problem, "fro", base, start))
+class _Task:
+    problem: Problem
+    norm: str
+    max_rank: int | None
+    tolerance: float
+    start: float
 
 
 def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str, tolerance: float) -> list[Solution]:
@@ -156,169 +121,81 @@ def _check_options(norm: str, max_rank: int | None, tolerance: float) -> None:
         raise InputError(f"norm must be one of {sorted(verify.NORMS)}; got {norm!r}.")
     if not isinstance(tolerance, int | float) or not 1e-12 <= tolerance <= 1e-2:
         raise InputError(f"tolerance must be a number from 1e-12 to 1e-2; got {tolerance!r}.")
-    if max_rank is not None:
-        if norm != "nuc":
-            raise InputError(f'max_rank goes with norm="nuc"; got norm={norm!r}.')
-        if not isinstance(max_rank, int | np.integer) or max_rank < 1:
-            raise InputError(f"max_rank must be an integer of at least 1; got {max_rank!r}.")
+    if max_rank is None:
+        return
+    if norm != "nuc":
+        raise InputError(f'max_rank goes with norm="nuc"; got norm={norm!r}.')
+    if isinstance(max_rank, bool) or not isinstance(max_rank, int | np.integer) or max_rank < 1:
+        raise InputError(f"max_rank must be an integer of at least 1; got {max_rank!r}.")
 
 
-def _solve(problem: Problem, norm: str, max_rank: int | None, tolerance: float, start: float) -> Solution:
-    reduced = rows_of.reduce(problem)
+def _solve(task: _Task) -> Solution:
+    reduced = reduce(task.problem)
     base = least_distance.solve(reduced)
-    if not base.separable:
-        return _infeasible(problem, norm, base, start)
-    if norm == "fro":
-        u = base.u * reduced.scale**2
-        return _solved(
-            problem, norm, "least distance", reduced.lift(base.V), u, base.iterations, tolerance, start
-        )
-    if min(reduced.delta.shape[1], reduced.queries.shape[1]) == 1:  # rank one: both norms are the same
-        V, u, iterations, method = base.V, base.u / np.linalg.norm(base.V), base.iterations, "least distance"
+    if base.V is None:
+        return _not_separable(task, base)
+    if task.norm == "fro":
+        dual = base.u * reduced.scale**2
+        return _solved(task, least_distance.METHOD, reduced.lift(base.V), dual, base.iterations)
+    return _nuclear(task, reduced, base, base.V)
+
+
+def _nuclear(task: _Task, reduced: Reduced, base: LeastDistance, V: Array) -> Solution:
+    if min(V.shape) == 1:  # of rank one, where both norms agree
+        method, u, iterations = least_distance.METHOD, base.u / np.linalg.norm(V), base.iterations
     else:
-        keep = least_distance.independent_rows(reduced)
-        point = interior_point.solve(reduced, base.V, base.u, keep, target=min(1e-11, 1e-2 * tolerance))
-        V, u, iterations, method = point.V, point.u, point.iterations, "interior point"
-    u = u * reduced.scale
-    solution = _solved(problem, norm, method, reduced.lift(V), u, iterations, tolerance, start)
-    if max_rank is None or solution.rank <= max_rank:
+        target = min(1e-11, 1e-2 * task.tolerance)
+        point = interior_point.solve(reduced, V, base.u, least_distance.independent_rows(reduced), target=target)
+        method, V, u, iterations = interior_point.METHOD, point.V, point.u, point.iterations
+    dual = u * reduced.scale
+    solution = _solved(task, method, reduced.lift(V), dual, iterations)
+    if task.max_rank is None or solution.rank is None or solution.rank <= task.max_rank:
         return solution
-    return _low_rank(problem, reduced, V, u, max_rank, tolerance, start)
+    return _low_rank(task, reduced, V, dual)
 
 
-def _low_rank(
-    problem: Problem, reduced: Reduced, V: Array, u: Array, max_rank: int, tolerance: float, start: float
-) -> Solution:
-    point = low_rank.solve(reduced, V, max_rank)
+def _low_rank(task: _Task, reduced: Reduced, V: Array, dual: Array) -> Solution:
+    rank = int(task.max_rank or 0)
+    point = low_rank.solve(reduced, V, rank)
     if point is None:
-        return _open(
-            problem,
-            "nuc",
-            None,
-            start,
-            f"no W of rank at most {max_rank} was found that separates (non-convex)",
-        )
-    solution = _solved(
-        problem, "nuc", "low rank", reduced.lift(point.V), u, point.iterations, tolerance, start
-    )
-    message = (
-        f"Rank at most {max_rank} is a non-convex constraint: W is a local optimum and separates. Without the constraint "
-        f"the least norm is {solution.certificate.bound:.9g}, so {solution.certificate.gap:.3g} bounds what is left to gain."
-    )
-    return replace(solution, message=message)
+        return _without_weight(task, Status.UNKNOWN, explain.no_low_rank(rank), low_rank.METHOD, 0)
+    solution = _solved(task, low_rank.METHOD, reduced.lift(point.V), dual, point.iterations)
+    if solution.certificate is None or solution.status is Status.OPTIMAL:
+        return solution
+    return replace(solution, message=explain.low_rank(solution.certificate, rank))
 
 
-def _solved(
-    problem: Problem,
-    norm: str,
-    method: str,
-    W: Array,
-    u: Array,
-    iterations: int,
-    tolerance: float,
-    start: float,
-) -> Solution:
-    certificate = verify.certify(problem, W, u, norm)
-    ok = certificate.holds(tolerance)
-    reached = f"gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
-    message = (
-        f"Optimal: {reached}."
-        if ok
-        else f"The certificate stops at {reached}, short of the tolerance {tolerance:.0e}: the data are badly conditioned. "
-        "W and its gap are returned; rescale the features to similar sizes or accept a larger tolerance."
-    )
+def _solved(task: _Task, method: str, W: Array, dual: Array, iterations: int) -> Solution:
+    problem, certificate = task.problem, verify.certify(task.problem, W, dual, task.norm)
     return Solution(
         problem=problem,
-        status=Status.OPTIMAL if ok else Status.UNKNOWN,
-        message=message,
-        norm=norm,
+        status=Status.OPTIMAL if certificate.holds(task.tolerance) else Status.UNKNOWN,
+        message=explain.solved(certificate, task.tolerance),
+        norm=task.norm,
         method=method,
         W=W,
-        dual=u,
+        dual=dual,
         value=certificate.primal,
         margin=float(problem.margins(W)[~problem.equality].min()) / certificate.primal,
         support=verify.support_tokens(problem, W),
         rank=verify.rank(W),
-        rank_bound=verify.rank_bound(problem, u, norm),
+        rank_bound=verify.rank_bound(problem, dual, task.norm),
         certificate=certificate,
         farkas=None,
         iterations=iterations,
-        seconds=time.perf_counter() - start,
+        seconds=time.perf_counter() - task.start,
     )
 
 
-def _infeasible(problem: Problem, norm: str, base: LeastDistance, start: float) -> Solution:
-    farkas = verify.check_farkas(problem, base.u)
+def _not_separable(task: _Task, base: LeastDistance) -> Solution:
+    farkas = verify.check_farkas(task.problem, base.u)
     if farkas is None:
-        return _open(problem, norm, base, start)
-    return _without_weight(
-        problem, norm, Status.INFEASIBLE, _cause(problem, farkas), farkas, base.iterations, start
-    )
+        return _without_weight(task, Status.UNKNOWN, explain.OPEN, least_distance.METHOD, base.iterations)
+    message = explain.infeasible(task.problem, farkas)
+    solution = _without_weight(task, Status.INFEASIBLE, message, least_distance.METHOD, base.iterations)
+    return replace(solution, farkas=farkas)
 
 
-def _open(
-    problem: Problem, norm: str, base: LeastDistance | None, start: float, why: str | None = None
-) -> Solution:
-    why = (
-        why
-        or "rounding leaves open whether the rows can be separated: neither a weight nor a Farkas vector passes its check"
-    )
-    message = f"Unknown: {why}."
-    return _without_weight(
-        problem, norm, Status.UNKNOWN, message, None, base.iterations if base else 0, start
-    )
-
-
-def _without_weight(
-    problem: Problem,
-    norm: str,
-    status: Status,
-    message: str,
-    farkas: Farkas | None,
-    iterations: int,
-    start: float,
-) -> Solution:
-    return Solution(
-        problem=problem,
-        status=status,
-        message=message,
-        norm=norm,
-        method="least distance",
-        W=None,
-        dual=None,
-        value=None,
-        margin=None,
-        support=None,
-        rank=None,
-        rank_bound=None,
-        certificate=None,
-        farkas=farkas,
-        iterations=iterations,
-        seconds=time.perf_counter() - start,
-    )
-
-
-def _cause(problem: Problem, farkas: Farkas) -> str:
-    """Why nothing separates, in words, where the reason is simple."""
-    void = np.flatnonzero(~problem.equality & ~problem.delta.any(1))
-    if len(void):
-        example, query, chosen, other = (int(j) for j in problem.rows[void[0]])
-        return (
-            f"Infeasible: in example {example}, query {query}, the chosen token {chosen} and the token {other} are identical, "
-            "so no W can tell them apart. Choose both or remove one."
-        )
-    silent = np.flatnonzero(~problem.queries[problem.pair].any(1))
-    if len(silent):
-        example, query = (int(j) for j in problem.rows[silent[0], :2])
-        return f"Infeasible: query {query} of example {example} is zero, so every W gives all its tokens the same logit."
-    data, examples = problem.data, sorted(set(problem.rows[farkas.u > 1e-9, 0].tolist()))
-    needed = max(data.T - 1, data.n * data.m)
-    width = min(data.d_k, data.d_q)
-    named = ", ".join(map(str, examples[:8])) + (", ..." if len(examples) > 8 else "")
-    dimensions = (
-        f" The width {width} is below max(T - 1, number of queries) = {needed}, from where on almost all data are separable: "
-        "more dimensions or fewer examples would help."
-        if width < needed
-        else ""
-    )
-    return f"Infeasible: the chosen tokens cannot be separated; the rows of example(s) {named} contradict each other.{dimensions}"
+def _without_weight(task: _Task, status: Status, message: str, method: str, iterations: int) -> Solution:
+    seconds = time.perf_counter() - task.start
+    return Solution.without_weight(task.problem, status, message, task.norm, method, iterations, seconds)

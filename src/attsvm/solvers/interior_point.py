@@ -3,12 +3,12 @@
     min ½ tr X   s.t.  X = [[X₁, V], [Vᵀ, X₂]] ⪰ 0,  δ_kᵀ V z_k - s_k = 1,  s >= 0
     max 1ᵀu      s.t.  S = ½ [[I, -G(u)], [-G(u)ᵀ, I]] ⪰ 0,  u >= 0
 
-With the Nesterov-Todd scaling Ω (ΩSΩ = X) a step solves `(H + diag(s/u)) du = r`, where, the constraints being rank one,
+With the Nesterov-Todd scaling Ω (ΩSΩ = X) a step solves `(H + diag(s/u)) du = r` where, constraints being rank one,
 
     H = ½ [(ΔΩ₁₁Δᵀ) ∘ (ZΩ₂₂Zᵀ) + (ΔΩ₁₂Zᵀ) ∘ (ΔΩ₁₂Zᵀ)ᵀ]
 
-so that no `p q` features appear. Predictor and corrector follow Mehrotra, in the scaled space where X and S are one diagonal
-matrix Λ (Todd, Toh, Tütüncü, SIAM J. Optim. 8, 1998).
+so that no `p q` features appear. Predictor and corrector follow Mehrotra, in the scaled space where X and S are one
+diagonal matrix Λ (Todd, Toh, Tütüncü, SIAM J. Optim. 8, 1998).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from attsvm.problem import Reduced
 
 Array = np.ndarray
 
+METHOD = "interior point"
 MAX_ITERATIONS = 60
 MIN_ITERATIONS = 8
 STEP_TO_BOUNDARY = 0.9  # closer, the iterates hug the boundary and lose digits
@@ -46,7 +47,10 @@ class _Point:
 
 
 def solve(rows: Reduced, V: Array, u: Array, keep: Array, *, target: float) -> InteriorPoint:
-    """Minimise `‖V‖_*` from the Frobenius solution `(V, u)`; `keep` marks independent rows, `target` is the relative gap."""
+    """Minimise `‖V‖_*` from the Frobenius solution `(V, u)`.
+
+    `keep (K,)` marks independent rows; `target` is the relative gap to stop at.
+    """
     ip = _Method(rows, keep)
     point = ip.start(V, u[keep])
     best = ip.measure(point, 0)
@@ -91,7 +95,7 @@ class _Method:
         return M + M.T
 
     def start(self, V: Array, u: Array) -> _Point:
-        """Strictly feasible on both sides: twice the Frobenius solution, and its multipliers shrunk into the unit ball."""
+        """Strictly feasible on both sides: twice the Frobenius solution, its multipliers shrunk into the unit ball."""
         V = 2.0 * V
         U, sigma, Wt = np.linalg.svd(V, full_matrices=False)
         X = np.zeros_like(self.eye)

@@ -3,8 +3,8 @@
 The dual `max 1ᵀu - ½ uᵀMu, u >= 0` with the Gram matrix `M = (ΔΔᵀ) ∘ (ZZᵀ)` is a linear complementarity problem. Block
 pivoting (exchange every row of the wrong sign at once) solves it in a handful of Cholesky factorisations when M is
 nonsingular. Where it cycles, or M is singular, least-distance programming (Lawson and Hanson, *Solving Least Squares
-Problems*, chapter 23) decides: `min ‖[C; hᵀ] u - e‖, u >= 0` gives the tight rows from its solution, or, where the residual
-is zero, the Farkas vector.
+Problems*, chapter 23) decides: `min ‖[C; hᵀ] u - e‖, u >= 0` gives the tight rows from its solution, or, where the
+residual is zero, the Farkas vector.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from attsvm.problem import Reduced
 
 Array = np.ndarray
 
+METHOD = "least distance"
 NNLS_ROWS = 150  # below, non-negative least squares is quicker than block pivoting from scratch
 SIGN_TOLERANCE = 1e-11
-WELL_CONDITIONED = (
-    1e-4  # smallest over largest Cholesky pivot at which the squared condition of M does no harm
-)
+WELL_CONDITIONED = 1e-4  # smallest over largest Cholesky pivot at which the squared condition of M does no harm
 MAX_PIVOTS = 40
 
 
 @dataclass(frozen=True, eq=False)
 class LeastDistance:
-    """`V (p, q)` and multipliers `u (K,)`, or, where `separable` is False, the Farkas vector as `u`."""
+    """`V (p, q)` and multipliers `u (K,)`; or V None and the Farkas vector as `u`."""
 
-    separable: bool
     V: Float[Array, "p q"] | None
     u: Float[Array, " K"]
     iterations: int
@@ -71,7 +69,7 @@ def solve(rows: Reduced) -> LeastDistance:
     unit = _normalise(rows)
     empty = (unit.size == 0) & ~rows.equality
     if empty.any():
-        return LeastDistance(False, None, np.where(empty, 1.0, 0.0), 0)
+        return LeastDistance(None, np.where(empty, 1.0, 0.0), 0)
     fixed = _independent(unit)
     count = 0
     if NNLS_ROWS < len(unit.size) <= unit.spans:
@@ -80,14 +78,14 @@ def solve(rows: Reduced) -> LeastDistance:
             return _result(unit, *tight, count)
     start, separable = _programming(unit)
     if not separable:
-        return LeastDistance(False, None, start / unit.size, count + 1)
+        return LeastDistance(None, start / unit.size, count + 1)
     tight, more = _pivot(unit, fixed, fixed | (~rows.equality & (start > 0)))
     u, V = (start, unit.weight(start)) if tight is None else tight
     return _result(unit, u, V, count + 1 + more)
 
 
 def independent_rows(rows: Reduced) -> Bool[Array, " K"]:
-    """All separation rows, and a maximal independent set of equality rows: what defines the problem without redundancy."""
+    """All separation rows, and a maximal independent set of equality rows."""
     return ~rows.equality | _independent(_normalise(rows))
 
 
@@ -99,7 +97,7 @@ def _normalise(rows: Reduced) -> _UnitRows:
 
 
 def _result(unit: _UnitRows, u: Array, V: Array, count: int) -> LeastDistance:
-    return LeastDistance(True, V, u / unit.size, count)
+    return LeastDistance(V, u / unit.size, count)
 
 
 def _pivot(unit: _UnitRows, fixed: Array, active: Array) -> tuple[tuple[Array, Array] | None, int]:
@@ -127,7 +125,8 @@ def _pivot(unit: _UnitRows, fixed: Array, active: Array) -> tuple[tuple[Array, A
 def _tight(unit: _UnitRows, index: Array) -> tuple[Array, Array] | None:
     """`(u, V)` with exactly these rows tight.
 
-    The refinement adds to V itself: where multipliers are large and cancel, V summed afresh from u would carry their rounding.
+    The refinement adds to V itself: where multipliers are large and cancel, V summed afresh from u would carry their
+    rounding.
     """
     upper = _triangle(unit, index)
     if upper is None:
@@ -143,7 +142,7 @@ def _tight(unit: _UnitRows, index: Array) -> tuple[Array, Array] | None:
 
 
 def _triangle(unit: _UnitRows, index: Array) -> Array | None:
-    """Upper R with `RᵀR = M` on these rows: by Cholesky, or, where M is ill-conditioned, by QR of the rows. None if singular."""
+    """Upper R with `RᵀR = M` on these rows: by Cholesky, by QR where M is ill-conditioned, None where singular."""
     try:
         upper = np.linalg.cholesky(unit.gram[np.ix_(index, index)]).T
         if _pivot_ratio(upper) > WELL_CONDITIONED:
@@ -152,7 +151,7 @@ def _triangle(unit: _UnitRows, index: Array) -> Array | None:
         pass
     if len(index) > unit.spans:
         return None
-    upper = np.linalg.qr(unit.features(index).T, mode="r")
+    upper = np.asarray(np.linalg.qr(unit.features(index).T, mode="r"))
     return upper if _pivot_ratio(upper) > len(index) * np.finfo(float).eps else None
 
 
@@ -166,9 +165,9 @@ def _independent(unit: _UnitRows) -> Bool[Array, " K"]:
     keep = unit.equality & (unit.size > 0)
     index = np.flatnonzero(keep)
     if len(index):
-        R, order = sl.qr(unit.features(index).T, mode="r", pivoting=True)
+        _, R, order = sl.qr(unit.features(index).T, mode="economic", pivoting=True)
         pivots = np.abs(np.diag(R))
-        rank = int(np.sum(pivots > max(R.shape) * np.finfo(float).eps * pivots[0]))
+        rank = int(np.sum(pivots > max(unit.spans, len(index)) * np.finfo(float).eps * pivots[0]))
         keep[index[order[rank:]]] = False
     return keep
 
@@ -184,7 +183,7 @@ def _programming(unit: _UnitRows) -> tuple[Array, bool]:
 
 
 def _columns(unit: _UnitRows, free: Array, fixed: Array) -> Array:
-    """A factor `C (s, free)` with `CᵀC` the Gram matrix of the separation rows, less their part in the equality rows."""
+    """A factor `C (s, free)`: `CᵀC` is the Gram matrix of the separation rows less their part in the equality rows."""
     if not len(fixed):
         upper = _triangle(unit, free) if len(free) <= unit.spans else None
         return unit.features(free).T if upper is None else upper
@@ -200,9 +199,9 @@ def _columns(unit: _UnitRows, free: Array, fixed: Array) -> Array:
 def _nnls(columns: Array, target: Array) -> tuple[Array, bool]:
     """Multipliers of `min ½‖x‖²  s.t.  Cᵀx >= h`, or its Farkas vector.
 
-    The target is scaled until `‖x‖` is of order one, where the stopping rule of the least squares resolves the rows best.
+    The target is scaled until `‖x‖` is of order one, where the least squares' stopping rule resolves the rows best.
     """
-    scale = 1.0 / target.max()
+    scale, u, rest = 1.0 / target.max(), target, 1.0
     for _ in range(4):
         matrix = np.vstack([columns, scale * target])
         u, _ = nnls(matrix, np.append(np.zeros(len(columns)), 1.0), maxiter=30 * len(target))

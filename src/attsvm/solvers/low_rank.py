@@ -1,4 +1,4 @@
-"""Nuclear norm under `rank(W) <= m`: a local optimum over the factors `V = A Bᵀ`, since the constraint is not convex."""
+"""Nuclear norm under `rank(W) <= m`, a non-convex constraint: a local optimum over the factors `V = A Bᵀ`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attsvm.problem import Reduced
 
 Array = np.ndarray
 
+METHOD = "low-rank factors"
 STARTS = 6
 
 
@@ -24,7 +25,7 @@ class LowRank:
 
 
 def solve(rows: Reduced, V: Float[Array, "p q"], max_rank: int) -> LowRank | None:
-    """Minimise `½(‖A‖_F² + ‖B‖_F²)`, which equals `‖ABᵀ‖_*` at its best, from the truncated V and seeded perturbations of it.
+    """Minimise `½(‖A‖_F² + ‖B‖_F²)`, at its best `‖ABᵀ‖_*`, from the truncated V and seeded perturbations.
 
     None where no start ends feasible.
     """
@@ -57,9 +58,7 @@ def _descend(rows: Reduced, start: Array) -> tuple[Array | None, int]:
 
     constraints = [{"type": "ineq", "fun": lambda x: margins(x)[free] - 1.0, "jac": lambda x: slope(x)[free]}]
     if rows.equality.any():
-        constraints.append(
-            {"type": "eq", "fun": lambda x: margins(x)[~free], "jac": lambda x: slope(x)[~free]}
-        )
+        constraints.append({"type": "eq", "fun": lambda x: margins(x)[~free], "jac": lambda x: slope(x)[~free]})
     result = minimize(
         lambda x: 0.5 * x @ x,
         start.ravel(),
@@ -70,11 +69,7 @@ def _descend(rows: Reduced, start: Array) -> tuple[Array | None, int]:
     )
     reach = margins(result.x)
     F = result.x.reshape(shape)
-    if (
-        not np.isfinite(reach).all()
-        or reach[free].min() <= 0.5
-        or np.abs(reach[~free]).max(initial=0.0) > 1e-9
-    ):
+    if not np.isfinite(reach).all() or reach[free].min() <= 0.5 or np.abs(reach[~free]).max(initial=0.0) > 1e-9:
         return None, int(result.nit)
     return F[:p] @ F[p:].T / reach[free].min(), int(result.nit)
 
