@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from attsvm import verify
 from attsvm.data import TokenData
@@ -21,6 +22,9 @@ from attsvm.solvers import explain, interior_point, least_distance, low_rank
 from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
+
+SINGLE_THREAD_ROWS = 1000
+_BLAS = ThreadpoolController()
 
 
 def solve(
@@ -58,7 +62,8 @@ def solve(
     _check_options(norm, max_rank, tolerance)
     start = time.perf_counter()
     task = _Task(build(data, as_selection(data, chosen)), norm, max_rank, tolerance, start)
-    solution = _solve(task)
+    with _threads(task.problem):
+        solution = _solve(task)
     if throw and solution.status is Status.INFEASIBLE:
         raise NotSeparableError(solution)
     if throw and solution.status is Status.UNKNOWN and (max_rank is None or solution.W is None):
@@ -107,13 +112,17 @@ class _Task:
 
 def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str, tolerance: float) -> list[Solution]:
     solutions = []
-    with threadpool_limits(1):  # on matrices this small, threads cost more than they give
-        for index, data, chosen in block:
-            try:
-                solutions.append(solve(data, chosen, norm=norm, tolerance=tolerance, throw=False))
-            except InputError as error:
-                raise type(error)(f"Data set {index}: {error}") from error
+    for index, data, chosen in block:
+        try:
+            solutions.append(solve(data, chosen, norm=norm, tolerance=tolerance, throw=False))
+        except InputError as error:
+            raise type(error)(f"Data set {index}: {error}") from error
     return solutions
+
+
+def _threads(problem: Problem) -> AbstractContextManager[Any]:
+    """One BLAS thread for small problems: more cost time there, and much of it where other work shares the machine."""
+    return _BLAS.limit(limits=1) if problem.n_rows <= SINGLE_THREAD_ROWS else nullcontext()
 
 
 def _check_options(norm: str, max_rank: int | None, tolerance: float) -> None:

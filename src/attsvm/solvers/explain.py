@@ -25,7 +25,8 @@ def low_rank(certificate: Certificate, max_rank: int) -> str:
     """For a local optimum under a rank constraint."""
     return (
         f"Rank at most {max_rank} is a non-convex constraint: W separates and is a local optimum. Without the "
-        f"constraint the least norm is {certificate.bound:.9g}, so {certificate.gap:.3g} (relative) bounds what is left to gain."
+        f"constraint the least norm is {certificate.bound:.9g}, so {certificate.gap:.3g} (relative) "
+        "bounds what is left to gain."
     )
 
 

@@ -16,16 +16,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg as sl
 from jaxtyping import Float
+from scipy.linalg import get_lapack_funcs
 
 from attsvm.problem import Reduced
 
 Array = np.ndarray
 
+# straight to LAPACK: on matrices of this size the checks of the usual wrappers cost as much as the work
+potrf, potrs = get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
+
 METHOD = "interior point"
 MAX_ITERATIONS = 60
-MIN_ITERATIONS = 8
+PATIENCE = 2  # iterations without a better measured gap: rounding has won
+WORTH_MEASURING = 1e-6  # gap of the iterates above which an exact measurement is not yet of use
 STEP_TO_BOUNDARY = 0.9  # closer, the iterates hug the boundary and lose digits
 
 
@@ -56,17 +60,15 @@ def solve(rows: Reduced, V: Array, u: Array, keep: Array, *, target: float) -> I
     best = ip.measure(point, 0)
     for iteration in range(1, MAX_ITERATIONS + 1):
         try:
-            moved = ip.step(point)
+            gap = ip.step(point)
         except np.linalg.LinAlgError:
             break
-        if not moved:
-            break
+        if gap > WORTH_MEASURING:
+            continue
         now = ip.measure(point, iteration)
         if now.gap < best.gap:
             best = now
-        elif iteration > max(best.iterations, MIN_ITERATIONS) + 2:
-            break
-        if best.gap <= target:
+        if best.gap <= target or iteration > best.iterations + PATIENCE:
             break
     return best
 
@@ -82,17 +84,13 @@ class _Method:
     def combine(self, u: Array) -> Array:
         return self.delta.T @ (u[:, None] * self.z)
 
-    def margins(self, M: Array) -> Array:
-        """`<A_k, M> = δ_kᵀ M₁₂ z_k` of a symmetric matrix."""
-        return np.einsum("kp,kp->k", self.delta, self.z @ M[: self.p, self.p :].T)
+    def margins(self, V: Array) -> Array:
+        return np.einsum("kp,kp->k", self.delta, self.z @ V.T)
 
     def slack_matrix(self, u: Array) -> Array:
-        return 0.5 * self.eye - self.off_diagonal(u)
-
-    def off_diagonal(self, u: Array) -> Array:
-        M = np.zeros_like(self.eye)
-        M[: self.p, self.p :] = 0.5 * self.combine(u)
-        return M + M.T
+        S, G = 0.5 * self.eye, 0.5 * self.combine(u)
+        S[: self.p, self.p :], S[self.p :, : self.p] = -G, -G.T
+        return S
 
     def start(self, V: Array, u: Array) -> _Point:
         """Strictly feasible on both sides: twice the Frobenius solution, its multipliers shrunk into the unit ball."""
@@ -105,12 +103,12 @@ class _Method:
         X += 0.5 * sigma.mean() * self.eye
         u = np.where(self.free, u + 0.1 * u[self.free].mean(), u)
         u = 0.7 * u / np.linalg.norm(self.combine(u), 2)
-        return _Point(X, u, self.margins(X) - self.target)
+        return _Point(X, u, self.margins(X[: self.p, self.p :]) - self.target)
 
     def measure(self, point: _Point, iteration: int) -> InteriorPoint:
         """Scale both sides to exact feasibility and take the gap between them."""
         V = point.X[: self.p, self.p :]
-        reach = float(self.margins(point.X)[self.free].min())
+        reach = float(self.margins(V)[self.free].min())
         pull = np.linalg.norm(self.combine(point.u), 2)
         u = point.u / pull
         primal = np.linalg.norm(V, "nuc") / reach if reach > 0 else np.inf
@@ -118,21 +116,21 @@ class _Method:
         full[self.keep] = u
         return InteriorPoint(V / reach, full, float(1.0 - u[self.free].sum() / primal), iteration)
 
-    def step(self, point: _Point) -> bool:
-        """One predictor-corrector step in place; False where no progress is left."""
+    def step(self, point: _Point) -> float:
+        """One predictor-corrector step in place; returns the relative gap it started from."""
         frame = _Frame(self, point)
         n = len(frame.lam) + self.free.sum()
         mu = (frame.lam @ frame.lam + point.s[self.free] @ point.u[self.free]) / n
-        predictor = frame.direction(0.0, np.zeros_like(frame.P), np.zeros_like(point.u))
-        sigma = (frame.product_after(predictor, *frame.steps(predictor)) / (n * mu)) ** 3
+        predictor = frame.predictor()
+        sigma = (frame.product_after(predictor, *frame.predictor_steps(predictor)) / (n * mu)) ** 3
         product = predictor.dX @ predictor.dS
-        corrector = frame.direction(sigma * mu, 0.5 * (product + product.T), predictor.ds * predictor.du)
+        corrector = frame.corrector(sigma * mu, 0.5 * (product + product.T), predictor.ds * predictor.du)
         primal, dual = (min(1.0, STEP_TO_BOUNDARY * step) for step in frame.steps(corrector))
         dX = frame.P @ corrector.dX @ frame.P.T
         point.X = point.X + 0.5 * primal * (dX + dX.T)
         point.s = point.s + primal * corrector.ds
         point.u = point.u + dual * corrector.du
-        return max(primal, dual) > 1e-6
+        return float(n * mu / np.trace(point.X))
 
     def schur(self, omega: Array) -> Array:
         p = self.p
@@ -161,25 +159,46 @@ class _Frame:
         self.u = np.where(method.free, point.u, 1.0)
         self.factor = _factor(method.schur(self.P @ self.P.T), np.where(method.free, point.s / self.u, 0.0))
 
-    def direction(self, center: float, matrix_term: Array, row_term: Array) -> _Direction:
+    def predictor(self) -> _Direction:
+        """Newton direction to `XS = 0`, `su = 0`: the scaled right-hand side is -Λ, which cancels X."""
+        return self._direction(np.diag(-self.lam), np.zeros_like(self.u), self.method.target)
+
+    def corrector(self, center: float, matrix_term: Array, row_term: Array) -> _Direction:
         """Newton direction to `XS = center·I`, `su = center`, less the second-order terms given."""
-        method, point = self.method, self.point
+        method, p = self.method, self.method.p
         R = center * np.eye(len(self.lam)) - np.diag(self.lam**2) - matrix_term
         R = 2.0 * R / (self.lam[:, None] + self.lam)
         pull = np.where(method.free, (center - row_term) / self.u, 0.0)
-        residual = method.target - method.margins(point.X + self.P @ R @ self.P.T) + pull
-        du = sl.cho_solve(self.factor, residual, check_finite=False)
-        dS = -self.P.T @ method.off_diagonal(du) @ self.P
+        V = self.point.X[:p, p:] + self.P[:p] @ R @ self.P[p:].T
+        return self._direction(R, pull, method.target - method.margins(V) + pull)
+
+    def _direction(self, R: Array, pull: Array, residual: Array) -> _Direction:
+        method, point, p = self.method, self.point, self.method.p
+        du = potrs(self.factor, residual, lower=1)[0]
+        half = -0.5 * (self.P[:p].T @ method.combine(du)) @ self.P[p:]
+        dS = half + half.T
         ds = np.where(method.free, pull - point.s - point.s / self.u * du, 0.0)
         return _Direction(R - dS, dS, du, ds)
 
+    def predictor_steps(self, move: _Direction) -> tuple[float, float]:
+        """`steps` of the predictor, whose scaled dX is -Λ - dS: one spectrum gives both."""
+        spectrum = self._spectrum(move.dS)
+        return self._steps(move, -1.0 - spectrum[-1], spectrum[0])
+
     def steps(self, move: _Direction) -> tuple[float, float]:
         """Longest primal and dual steps that stay in the cones."""
+        return self._steps(move, self._spectrum(move.dX)[0], self._spectrum(move.dS)[0])
+
+    def _steps(self, move: _Direction, lowest_x: float, lowest_s: float) -> tuple[float, float]:
         free, point = self.method.free, self.point
         return (
-            min(_matrix_step(self.lam, move.dX), _row_step(point.s[free], move.ds[free])),
-            min(_matrix_step(self.lam, move.dS), _row_step(point.u[free], move.du[free])),
+            min(_matrix_step(lowest_x), _row_step(point.s[free], move.ds[free])),
+            min(_matrix_step(lowest_s), _row_step(point.u[free], move.du[free])),
         )
+
+    def _spectrum(self, direction: Array) -> Array:
+        root = np.sqrt(self.lam)
+        return np.linalg.eigvalsh(direction / root[:, None] / root)
 
     def product_after(self, move: _Direction, primal: float, dual: float) -> float:
         """`<X, S> + sᵀu` after these steps."""
@@ -190,21 +209,18 @@ class _Frame:
         return max(float(matrices + rows), 0.0)
 
 
-def _factor(matrix: Array, diagonal: Array) -> tuple[Array, bool]:
+def _factor(matrix: Array, diagonal: Array) -> Array:
     """Cholesky factor of `matrix + diag(diagonal)`, with just enough added to exist."""
     total = matrix.diagonal() + diagonal
     for shift in (0.0, 1e-15, 1e-13, 1e-11):
         np.fill_diagonal(matrix, total * (1.0 + shift))
-        try:
-            return sl.cho_factor(matrix, lower=True, check_finite=False)
-        except sl.LinAlgError:
-            continue
+        factor, failed = potrf(matrix, lower=1)
+        if not failed:
+            return factor
     raise np.linalg.LinAlgError("the Schur complement is numerically singular")
 
 
-def _matrix_step(lam: Array, direction: Array) -> float:
-    root = np.sqrt(lam)
-    lowest = float(np.linalg.eigvalsh(direction / root[:, None] / root)[0])
+def _matrix_step(lowest: float) -> float:
     return 1.0 / -lowest if lowest < -1e-12 else 1e12
 
 

@@ -10,6 +10,7 @@ residual is zero, the Farkas vector.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg as sl
@@ -53,6 +54,10 @@ class _UnitRows:
     @property
     def spans(self) -> int:
         return self.delta.shape[1] * self.z.shape[1]
+
+    def take(self, index: Array) -> _UnitRows:
+        part = self.delta[index], self.z[index], self.size[index], self.equality[index]
+        return _UnitRows(*part, self.gram[np.ix_(index, index)])
 
     def features(self, index: Array) -> Array:
         return np.einsum("kp,kq->kpq", self.delta[index], self.z[index]).reshape(len(index), self.spans)
@@ -128,10 +133,10 @@ def _tight(unit: _UnitRows, index: Array) -> tuple[Array, Array] | None:
     The refinement adds to V itself: where multipliers are large and cancel, V summed afresh from u would carry their
     rounding.
     """
-    upper = _triangle(unit, index)
+    part = unit.take(index)
+    upper = _triangle(part)
     if upper is None:
         return None
-    part = _UnitRows(unit.delta[index], unit.z[index], unit.size[index], unit.equality[index], unit.gram)
     u, V = np.zeros(len(index)), np.zeros((unit.delta.shape[1], unit.z.shape[1]))
     for _ in range(3):
         step = sl.cho_solve((upper, False), part.target - part.margins(V), check_finite=False)
@@ -141,18 +146,19 @@ def _tight(unit: _UnitRows, index: Array) -> tuple[Array, Array] | None:
     return (full, V) if np.isfinite(u).all() else None
 
 
-def _triangle(unit: _UnitRows, index: Array) -> Array | None:
-    """Upper R with `RᵀR = M` on these rows: by Cholesky, by QR where M is ill-conditioned, None where singular."""
+def _triangle(unit: _UnitRows) -> Array | None:
+    """Upper R with `RᵀR = M`: by Cholesky, by QR where M is ill-conditioned, None where singular."""
+    count = len(unit.size)
     try:
-        upper = np.linalg.cholesky(unit.gram[np.ix_(index, index)]).T
+        upper = np.linalg.cholesky(unit.gram).T
         if _pivot_ratio(upper) > WELL_CONDITIONED:
             return upper
     except np.linalg.LinAlgError:
         pass
-    if len(index) > unit.spans:
+    if count > unit.spans:
         return None
-    upper = np.asarray(np.linalg.qr(unit.features(index).T, mode="r"))
-    return upper if _pivot_ratio(upper) > len(index) * np.finfo(float).eps else None
+    upper = np.asarray(np.linalg.qr(unit.features(np.arange(count)).T, mode="r"))
+    return upper if _pivot_ratio(upper) > count * np.finfo(float).eps else None
 
 
 def _pivot_ratio(upper: Array) -> float:
@@ -165,8 +171,8 @@ def _independent(unit: _UnitRows) -> Bool[Array, " K"]:
     keep = unit.equality & (unit.size > 0)
     index = np.flatnonzero(keep)
     if len(index):
-        _, R, order = sl.qr(unit.features(index).T, mode="economic", pivoting=True)
-        pivots = np.abs(np.diag(R))
+        factor: Any = sl.qr(unit.features(index).T, mode="r", pivoting=True)
+        pivots, order = np.abs(np.diag(factor[0])), factor[1]
         rank = int(np.sum(pivots > max(unit.spans, len(index)) * np.finfo(float).eps * pivots[0]))
         keep[index[order[rank:]]] = False
     return keep
@@ -185,7 +191,7 @@ def _programming(unit: _UnitRows) -> tuple[Array, bool]:
 def _columns(unit: _UnitRows, free: Array, fixed: Array) -> Array:
     """A factor `C (s, free)`: `CᵀC` is the Gram matrix of the separation rows less their part in the equality rows."""
     if not len(fixed):
-        upper = _triangle(unit, free) if len(free) <= unit.spans else None
+        upper = _triangle(unit.take(free)) if len(free) <= unit.spans else None
         return unit.features(free).T if upper is None else upper
     features = unit.features(free)
     equal = unit.features(fixed)
