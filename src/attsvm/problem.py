@@ -9,9 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attsvm.data import TokenData
+from attsvm.errors import InputError
 from attsvm.selection import Selection
 
 Array = np.ndarray
+
+MAGNITUDE = 1e60
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +120,14 @@ class Reduced:
 
 
 def reduce(problem: Problem) -> Reduced:
-    """Express the rows in the spans of the data."""
+    """Express the rows in the spans of the data.
+
+    Raises:
+        InputError: differences of tokens, or queries, so large or small that the norm of W leaves double precision.
+    """
     used = np.unique(problem.pair)
-    delta, scale_k = _unit_scale(problem.delta)
-    queries, scale_q = _unit_scale(problem.queries)
+    delta, scale_k = _unit_scale(problem.delta, "differences of tokens")
+    queries, scale_q = _unit_scale(problem.queries, "queries")
     basis_k, basis_q = _row_basis(delta), _row_basis(queries[used])
     return Reduced(
         delta=delta @ basis_k,
@@ -133,8 +140,13 @@ def reduce(problem: Problem) -> Reduced:
     )
 
 
-def _unit_scale(rows: Array) -> tuple[Array, float]:
-    largest = np.abs(rows).max()
+def _unit_scale(rows: Array, name: str) -> tuple[Array, float]:
+    largest = float(np.abs(rows).max())
+    if largest > 0 and not 1 / MAGNITUDE <= largest <= MAGNITUDE:
+        raise InputError(
+            f"The largest entry of the {name} is {largest:.1e}; expected {1 / MAGNITUDE:.0e} to {MAGNITUDE:.0e}, or W "
+            "leaves double precision. Multiply the tokens or queries by a constant: it divides W by the same."
+        )
     factor = 2.0 ** -np.round(np.log2(largest)) if largest > 0 else 1.0
     return rows * factor, float(factor)
 

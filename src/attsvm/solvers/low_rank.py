@@ -13,7 +13,7 @@ from attsvm.problem import Reduced
 Array = np.ndarray
 
 METHOD = "low-rank factors"
-STARTS = 6
+STARTS = 48  # over the rank: the lower it is, the more local optima there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,9 @@ def solve(rows: Reduced, V: Float[Array, "p q"], max_rank: int) -> LowRank | Non
     U, sigma, Wt = np.linalg.svd(V, full_matrices=False)
     root = np.sqrt(sigma[:max_rank])
     truncated = np.concatenate([U[:, :max_rank] * root, Wt[:max_rank].T * root])
-    for start in range(STARTS):
-        noise = rng.standard_normal(truncated.shape) * (start > 0) * root.mean()
+    for start in range(max(4, STARTS // max_rank)):
+        size = 0.0 if start == 0 else (0.3 if start % 2 else 1.0) * root.mean()
+        noise = size * rng.standard_normal(truncated.shape)
         candidate, steps = _descend(rows, truncated + noise)
         iterations += steps
         if candidate is not None and (found is None or _nuclear(candidate) < _nuclear(found)):
