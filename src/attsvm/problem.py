@@ -125,9 +125,10 @@ def reduce(problem: Problem) -> Reduced:
     Raises:
         InputError: differences of tokens, or queries, so large or small that the norm of W leaves double precision.
     """
-    used = np.unique(problem.pair)
+    used = np.zeros(len(problem.queries), dtype=bool)
+    used[problem.pair] = True
     delta, scale_k = _unit_scale(problem.delta, "differences of tokens")
-    queries, scale_q = _unit_scale(problem.queries, "queries")
+    queries, scale_q = _unit_scale(np.where(used[:, None], problem.queries, 0.0), "queries")
     basis_k, basis_q = _row_basis(delta), _row_basis(queries[used])
     return Reduced(
         delta=delta @ basis_k,
@@ -152,8 +153,12 @@ def _unit_scale(rows: Array, name: str) -> tuple[Array, float]:
 
 
 def _row_basis(rows: Array) -> Array:
-    """Orthonormal basis of the row space, `(d, rank)`; the identity where the rows span everything."""
-    d = rows.shape[1]
+    """Orthonormal basis of the row space, `(d, rank)`; the identity where the rows span everything.
+
+    Rows count by direction: an example much smaller than the others keeps its dimension.
+    """
+    d, length = rows.shape[1], np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / np.where(length > 0, length, 1.0)
     R = np.linalg.qr(rows, mode="r") if len(rows) > d else rows
     _, sigma, Vt = np.linalg.svd(R, full_matrices=False)
     rank = int(np.sum(sigma > max(rows.shape) * np.finfo(float).eps * sigma[0]))

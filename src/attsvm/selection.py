@@ -57,14 +57,14 @@ def as_selection(data: TokenData, chosen: Any) -> Selection:
     elif isinstance(chosen, Selection):
         selection = chosen
     else:
-        array = np.asarray(chosen)
+        array = _array(chosen)
         selection = _from_sets(data, array) if array.dtype == bool else _from_indices(data, array)
     _check(data, selection.sets)
     return selection
 
 
 def scores(data: TokenData) -> Float[Array, "n m T"]:
-    """Token scores `γ_ikt = Y_ik vᵀx_it` (Definition 2 of arXiv 2308.16898); -inf where the query cannot see.
+    """Token scores `γ_ikt = Y_ik vᵀx_it` of arXiv 2308.16898; -inf where the query cannot see.
 
     Raises:
         InputError: the data carry no linear head.
@@ -82,9 +82,10 @@ def optimal(data: TokenData) -> Selection:
         InputError: no linear head.
         TieError: the best score is shared, up to rounding, by two tokens of a query.
     """
-    size = np.abs(data.tokens) @ np.abs(data.value) if data.value is not None else 0.0
-    rounding = 8 * np.finfo(float).eps * np.abs(data.labels)[:, :, None] * np.expand_dims(size, 1)
-    return _unique_argmax(data, scores(data), rounding, "score")
+    gamma = scores(data)
+    size = (np.abs(data.tokens) @ np.abs(np.asarray(data.value)))[:, None, :]
+    rounding = 8 * np.finfo(float).eps * np.abs(data.labels)[:, :, None] * size
+    return _unique_argmax(data, gamma, rounding, "score")
 
 
 def attended(data: TokenData, W: Any) -> Selection:
@@ -92,13 +93,14 @@ def attended(data: TokenData, W: Any) -> Selection:
 
     Raises:
         InputError: wrong shape, NaN or inf.
-        TieError: the largest logit is shared by two tokens.
+        TieError: the largest logit is shared, up to rounding, by two tokens.
     """
     W = np.asarray(W, dtype=np.float64)
     if W.shape != (data.d_k, data.d_q) or not np.isfinite(W).all():
         raise InputError(f"W must be finite and of shape {(data.d_k, data.d_q)}; got shape {W.shape}.")
-    logits = np.einsum("ntk,kq,nmq->nmt", data.tokens, W, data.queries)
-    return _unique_argmax(data, np.where(data.mask, logits, -np.inf), np.zeros(()), "logit")
+    logits = (data.queries @ W.T) @ data.tokens.swapaxes(1, 2)
+    size = (np.abs(data.queries) @ np.abs(W).T) @ np.abs(data.tokens).swapaxes(1, 2)
+    return _unique_argmax(data, np.where(data.mask, logits, -np.inf), 8 * np.finfo(float).eps * size, "logit")
 
 
 def _unique_argmax(data: TokenData, values: Array, rounding: Array, what: str) -> Selection:
@@ -110,10 +112,19 @@ def _unique_argmax(data: TokenData, values: Array, rounding: Array, what: str) -
         i, k = (int(j) for j in tied[0])
         tokens = np.flatnonzero(top[i, k]).tolist()
         raise TieError(
-            f"The best {what} is shared in {len(tied)} queries, first in example {i}, query {k}: tokens {tokens} all have "
-            f"{float(best[i, k, 0]):.17g}. Choose tokens yourself (chosen=...) or remove the tie from the data."
+            f"The best {what} is shared in {len(tied)} queries, first in example {i}, query {k}: tokens {tokens} all "
+            f"have {float(best[i, k, 0]):.17g}. Choose tokens yourself (chosen=...) or remove the tie from the data."
         )
     return Selection(top)
+
+
+def _array(chosen: Any) -> Array:
+    try:
+        return np.asarray(chosen)
+    except ValueError as error:
+        raise InputError(
+            f"chosen must be a full array of indices or booleans ({error}). Give unequal sets as booleans (n, m, T)."
+        ) from error
 
 
 def _from_indices(data: TokenData, given: Array) -> Selection:
@@ -142,8 +153,10 @@ def _from_sets(data: TokenData, given: Array) -> Selection:
 
 
 def _check(data: TokenData, sets: Array) -> None:
-    if sets.shape != data.mask.shape:
-        raise InputError(f"The selection has shape {sets.shape}; these data need {data.mask.shape}.")
+    if sets.shape != data.mask.shape or sets.dtype != bool:
+        raise InputError(
+            f"The selection is {sets.dtype} of shape {sets.shape}; these data need booleans {data.mask.shape}."
+        )
     hidden = np.argwhere(sets & ~data.mask)
     if len(hidden):
         i, k, t = (int(j) for j in hidden[0])
@@ -155,6 +168,6 @@ def _check(data: TokenData, sets: Array) -> None:
     idle = np.flatnonzero(~(data.mask & ~sets & data.active[:, :, None]).any((1, 2)))
     if len(idle):
         raise InputError(
-            f"Example {int(idle[0])} has nothing to separate: all its visible tokens are chosen. "
+            f"Example {int(idle[0])} has nothing to separate: it has no visible token that is not chosen. "
             "Leave at least one token unchosen, or drop the example."
         )
