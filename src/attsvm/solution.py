@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from attsvm.data import load
 from attsvm.errors import InputError
-from attsvm.problem import Problem
+from attsvm.problem import Problem, build
+from attsvm.selection import Selection
 
 Array = np.ndarray
 
@@ -46,7 +48,7 @@ class Certificate:
 
     def holds(self, tolerance: float) -> bool:
         """Whether gap, violation and dual violation are all at most `tolerance`."""
-        return max(abs(self.gap), self.violation, self.dual_violation) <= tolerance
+        return all(size <= tolerance for size in (abs(self.gap), self.violation, self.dual_violation))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,19 +147,70 @@ class Solution:
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write W, dual, support, rows and the certificate (or the Farkas vector) to an npz file."""
-        path = Path(path)
-        if path.suffix != ".npz":
-            raise InputError(f"A solution is saved as .npz; got {path.name!r}.")
-        named = {"W": self.W, "dual": self.dual, "support": self.support, "rows": self.problem.rows}
+        """Write the solution with the data and the chosen sets it belongs to; `attsvm.load_solution` restores it.
+
+        The file is an npz with the keys of `TokenData.save`, so that `attsvm.load` reads its data too. A callable
+        prediction head, which no attention SVM depends on, is left out.
+
+        Raises:
+            InputError: another suffix, or no such folder.
+        """
+        path, data = Path(path), self.problem.data
+        if path.suffix != ".npz" or not path.parent.is_dir():
+            raise InputError(f"A solution is saved as .npz in a folder that exists; got {str(path)!r}.")
+        named = {"X": data.tokens, "z": data.queries, "y": data.labels, "mask": data.mask, "v": data.value}
+        named |= {"chosen": self.problem.selection.sets, "rows": self.problem.rows}
+        named |= {"W": self.W, "dual": self.dual, "support": self.support}
+        summary = self.summary()
+        if self.certificate is not None:
+            summary["certificate"] = asdict(self.certificate)
         if self.farkas is not None:
             named["farkas"] = self.farkas.u
+            summary["farkas_norm_bound"] = self.farkas.norm_bound
+        texts = {"source": data.source, "summary": json.dumps(summary)}
         arrays = {key: a for key, a in named.items() if a is not None}
-        certificate = asdict(self.certificate) if self.certificate else None
-        np.savez(
-            path,
-            allow_pickle=False,
-            summary=json.dumps(self.summary() | {"certificate": certificate}),
-            **arrays,
-        )
+        np.savez(path, allow_pickle=False, **arrays, **{key: np.array(text) for key, text in texts.items() if text})
         return path
+
+
+def load_solution(path: str | Path) -> Solution:
+    """Restore what `Solution.save` wrote, with its problem.
+
+    Raises:
+        InputError: no such file, or not a solution; the message names what is wrong.
+    """
+    path = Path(path)
+    data, chosen = load(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        summary = json.loads(str(arrays["summary"]))
+        problem = build(data, Selection(np.asarray(chosen)))
+        if not np.array_equal(problem.rows, arrays["rows"]):
+            raise ValueError("its rows are not those of its data")
+        return _restored(problem, arrays, summary)
+    except Exception as error:
+        missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(
+            f"{path.name} is not a solution written by Solution.save or `attsvm solve --out` ({missing}). "
+            "Solve again and save the result."
+        ) from error
+
+
+def _restored(problem: Problem, arrays: dict[str, Array], summary: dict[str, Any]) -> Solution:
+    certificate, farkas = summary.get("certificate"), arrays.get("farkas")
+    proof = farkas if farkas is None else Farkas(farkas, summary["farkas_residual"], summary["farkas_norm_bound"])
+    plain = ("message", "norm", "method", "value", "margin", "rank", "rank_bound", "iterations", "seconds")
+    W = arrays.get("W")
+    if W is not None and W.shape != (problem.data.d_k, problem.data.d_q):
+        raise ValueError(f"its W has shape {W.shape}")
+    return Solution(
+        problem=problem,
+        status=Status(summary["status"]),
+        W=W,
+        dual=arrays.get("dual"),
+        support=arrays.get("support"),
+        certificate=Certificate(**certificate) if certificate else None,
+        farkas=proof,
+        **{key: summary[key] for key in plain},
+    )

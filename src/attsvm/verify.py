@@ -50,7 +50,7 @@ def violation(problem: Problem, W: Float[Array, "d_k d_q"]) -> float:
     """Largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities, zero where feasible."""
     margins = problem.margins(W)
     unequal = float(np.abs(margins[problem.equality]).max(initial=0.0))
-    return max(0.0, 1.0 - float(margins[~problem.equality].min()), unequal)
+    return float(np.max([0.0, 1.0 - margins[~problem.equality].min(), unequal]))  # unlike max, keeps NaN
 
 
 def check_farkas(problem: Problem, u: Float[Array, " K"]) -> Farkas | None:
