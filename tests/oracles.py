@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,12 @@ def dual_norm(G: np.ndarray, norm: str) -> float:
     return float(np.sqrt(np.sum(G**2)) if norm == "fro" else np.linalg.svd(G)[1][0])
 
 
+def violation(rows: Rows, W: np.ndarray) -> float:
+    """Largest shortfall of a `>= 1` row or deviation of an `= 0` row."""
+    off = np.where(rows.equal, np.abs(rows.margins(W)), 1.0 - rows.margins(W))
+    return float(max(off.max(), 0.0))
+
+
 @dataclass(frozen=True)
 class KKT:
     """How far `(W, u)` is from the optimality conditions, all relative.
@@ -97,11 +104,11 @@ class KKT:
 def kkt(rows: Rows, W: np.ndarray, u: np.ndarray, norm: str) -> KKT:
     """The conditions measured."""
     margins, free = rows.margins(W), ~rows.equal
-    short = max(0.0, 1.0 - margins[free].min())
+    short = max(0.0, float(1.0 - margins[free].min()))
     size, G = primal_norm(W, norm), rows.combine(u)
     pull = dual_norm(G, norm)
     return KKT(
-        violation=max(short, np.abs(margins[rows.equal]).max(initial=0.0)),
+        violation=violation(rows, W),
         negative=max(0.0, -u[free].min()) / np.abs(u).max(),
         gap=(size / (1.0 - short) - u[free].sum() / pull) / size if short < 1.0 else np.inf,
         slackness=float(np.abs(u * (margins - rows.target)).sum() / u[free].sum()),
@@ -133,11 +140,14 @@ def clarabel(rows: Rows, norm: str, **options: float) -> Answer:
     left, right = _basis(rows.delta), _basis(rows.z)
     delta, z = rows.delta @ left, rows.z @ right
     V = cp.Variable((left.shape[1], right.shape[1]))
-    margins = cp.sum(cp.multiply(delta @ V, z), axis=1)
     free = ~rows.equal
-    constraints = [margins[free] >= 1]
+
+    def margins(which: np.ndarray) -> Any:
+        return cp.sum(cp.multiply(delta[which] @ V, z[which]), axis=1)
+
+    constraints: list[Any] = [margins(free) >= 1]
     if rows.equal.any():
-        constraints.append(margins[rows.equal] == 0)
+        constraints.append(margins(rows.equal) == 0)
     objective = cp.sum_squares(V) if norm == "fro" else cp.normNuc(V)
     problem = cp.Problem(cp.Minimize(objective), constraints)
     with warnings.catch_warnings():

@@ -43,7 +43,11 @@ def bent(a):
     return jnp.tanh(a).sum() - 0.3 * (a * a).sum()
 
 
-LOSSES = {"logistic": lambda x: jnp.logaddexp(0.0, -x), "exponential": lambda x: jnp.exp(-x), "correlation": lambda x: -x}
+LOSSES = {
+    "logistic": lambda x: jnp.logaddexp(0.0, -x),
+    "exponential": lambda x: jnp.exp(-x),
+    "correlation": lambda x: -x,
+}
 
 
 def bowl(x):
@@ -91,7 +95,7 @@ def test_agrees_with_finite_differences():
 
 
 def decimal_gradient(data, W):
-    """The pairwise formula `ℓ' Y s_t Σ_τ s_τ (g_t - g_τ)` for the logistic loss in 60 digits, up to a positive factor."""
+    """The pairwise formula `ℓ' Y s_t Σ_τ s_τ (g_t - g_τ)` for the logistic loss, in 60 digits and scaled."""
     D = np.vectorize(Decimal, otypes=[object])
     with localcontext() as context:
         context.prec, context.Emin, context.Emax = 60, -(10**9), 10**9

@@ -92,6 +92,12 @@ def test_curves_are_means_over_runs_without_step_zero():
     assert r"W_{\mathrm{mm}}" in figure.axes[0].get_title()
 
 
+def test_a_distance_of_zero_can_be_drawn():
+    table = comparison().table.with_columns(distance=pl.lit(0.0))
+    low, high = plots.training_curves(Comparison("W", "fro", table)).axes[1].get_ylim()
+    assert 0 < low < high
+
+
 def test_one_run_has_no_band():
     assert not plots.training_curves(comparison(runs=1)).axes[0].collections
     assert len(plots.training_curves(comparison(runs=2)).axes[0].collections) == 1

@@ -17,7 +17,7 @@ Inside compiled functions the runs, R, are the last axis of every array: that is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +29,7 @@ from attsvm._lanes import contract, total
 from attsvm._static import join
 from attsvm.data import TokenData
 from attsvm.errors import InputError
-from attsvm.prediction import Heads, as_loss, gather_heads
+from attsvm.prediction import HeadKind, Heads, as_loss, gather_heads
 
 Array = np.ndarray
 
@@ -46,6 +46,7 @@ class Inputs(NamedTuple):
     visible: Any  # (n, m, T, R or 1)
     labels: Any  # (n, m, 1, R or 1)
     log_weight: Any  # (n, m, 1, R or 1): log(|Y|/n), -inf for padding
+    once: Any  # the number 1, see `contract`
 
 
 def pack(data: Sequence[TokenData], run_data: Array) -> Inputs:
@@ -53,18 +54,18 @@ def pack(data: Sequence[TokenData], run_data: Array) -> Inputs:
     parts = [_pack_one(one) for one in data]
     if len(parts) == 1:
         shared = parts[0]
-        return Inputs(*shared[:3], *(a[..., None] for a in shared[3:]))
-    return Inputs(*(np.stack([parts[i][k] for i in run_data], axis=-1) for k in range(len(parts[0]))))
+        return Inputs(*shared[:3], *(a[..., None] for a in shared[3:]), once=1)
+    return Inputs(*(np.stack([a[i] for i in run_data], axis=-1) for a in zip(*parts, strict=True)), once=1)
 
 
-def _pack_one(data: TokenData) -> Inputs:
+def _pack_one(data: TokenData) -> tuple[Array, ...]:
     # The softmax does not see a shift of all its tokens; taking it out keeps differences of scores precise.
     seen = np.any(data.mask, axis=1)[:, :, None]
     centre = np.where(seen, data.tokens, 0.0).sum(1) / np.maximum(seen.sum(1), 1)
     weight = np.abs(data.labels) * data.active / data.n
     with np.errstate(divide="ignore"):
         log_weight = np.log(weight)
-    return Inputs(
+    return (
         np.where(seen, data.tokens - centre[:, None], 0.0),
         centre,
         data.queries.reshape(-1, data.d_q),
@@ -74,35 +75,41 @@ def _pack_one(data: TokenData) -> Inputs:
     )
 
 
-def scorer(numbers: Any, static: Any, linear: bool, per_run: bool, inputs: Inputs) -> Callable[[Any], tuple[Any, Any]]:
-    """The function from softmax probabilities `(n, m, T, R)` to `h`, `(n, m, 1, R)`, and `g = X∇h`, `(n, m, T, R)`.
+def head_numbers(heads: Heads, inputs: Inputs) -> tuple[Array, ...]:
+    """What `scorer` needs of the heads: `(g, h0)` where they are linear, or else their numbers, the run axis last."""
+    if not heads.linear:
+        return heads.trailing
+    (value,) = heads.trailing
+    # Term by term, so that the order of the sums does not depend on the number of runs.
+    g = reduce(np.add, (inputs.tokens[:, :, k] * v for k, v in enumerate(value)))
+    h0 = reduce(np.add, (inputs.centre[:, k] * v for k, v in enumerate(value)))
+    if inputs.tokens.ndim == 3:
+        g, h0 = g[..., None], h0[..., None]
+    return g[:, None], h0[:, None, None]
 
-    `numbers` have the run axis last. What does not depend on the weights is computed here, outside the loop.
-    """
-    if linear:
-        return _linear_scorer(join(numbers, static).value, inputs)
+
+def scorer(numbers: Any, kind: HeadKind, inputs: Inputs) -> Callable[[Any], tuple[Any, Any]]:
+    """The function from softmax probabilities `(n, m, T, R)` to `h`, `(n, m, 1, R)`, and `g = X∇h`, `(n, m, T, R)`."""
+    if kind.linear:
+        g, h0 = numbers
+        return lambda softmax: (h0 + total(softmax * g, 2), g)
 
     def point(numbers: Any, pooled: Any) -> tuple[Any, Any]:
-        return jax.value_and_grad(lambda a: join(numbers, static)(a))(pooled)
+        return jax.value_and_grad(lambda a: join(numbers, kind.static)(a))(pooled)
 
     points = jax.vmap(point, (None, 0))
-    runs = jax.vmap(points, (-1 if per_run else None, -1), -1)
+    runs = jax.vmap(points, (-1 if kind.per_run else None, -1), -1)
+    product = partial(contract, once=inputs.once)
 
     def score(softmax: Any) -> tuple[Any, Any]:
         n, m, _, R = softmax.shape
         centre = inputs.centre if inputs.centre.ndim == 3 else inputs.centre[..., None]
-        pooled = centre[:, None] + contract("ntk*,nmtr->nmkr", inputs.tokens, softmax)
+        pooled = centre[:, None] + product("ntk*,nmtr->nmkr", inputs.tokens, softmax)
         h, slope = runs(numbers, pooled.reshape(n * m, -1, R))
-        return h.reshape(n, m, 1, R), contract("ntk*,nmkr->nmtr", inputs.tokens, slope.reshape(n, m, -1, R))
+        slope = slope.reshape(n, m, -1, R)
+        return h.reshape(n, m, 1, R), product("ntk*,nmkr->nmtr", inputs.tokens, slope)
 
     return score
-
-
-def _linear_scorer(value: Any, inputs: Inputs) -> Callable[[Any], tuple[Any, Any]]:
-    value = value if value.ndim == 2 else value[:, None]
-    g, h0 = contract("ntk*,kr->ntr", inputs.tokens, value), contract("nk*,kr->nr", inputs.centre, value)
-    g, h0 = g[:, None], h0[:, None, None]
-    return lambda softmax: (h0 + total(softmax * g, 2), g)
 
 
 def logit_gradient(logits: Any, inputs: Inputs, score: Any, log_slope: Any) -> tuple[Any, Any]:
@@ -139,28 +146,29 @@ def logit_gradient(logits: Any, inputs: Inputs, score: Any, log_slope: Any) -> t
 
 def weight_gradient(weights: tuple[Any, ...], inputs: Inputs, score: Any, log_slope: Any) -> tuple[Any, Any]:
     """`(direction, log_scale)` of the gradient in the weights `(Wᵀ,)` or `(K, Q)`, shapes as in `Optimizer`."""
-    z = inputs.queries
+    z, product = inputs.queries, partial(contract, once=inputs.once)
     if len(weights) == 1:
-        pulled, log_scale = _key_gradient(contract("Nq*,qkr->Nkr", z, weights[0]), inputs, score, log_slope)
-        return (contract("Nq*,Nkr->qkr", z, pulled),), log_scale
+        pulled, log_scale = _key_gradient(product("Nq*,qkr->Nkr", z, weights[0]), inputs, score, log_slope)
+        return (product("Nq*,Nkr->qkr", z, pulled),), log_scale
     K, Q = weights
-    asked = contract("Nq*,qir->Nir", z, Q)
-    pulled, log_scale = _key_gradient(contract("kir,Nir->Nkr", K, asked), inputs, score, log_slope)
-    gQ = contract("Nq*,Nir->qir", z, contract("kir,Nkr->Nir", K, pulled))
-    return (contract("Nkr,Nir->kir", pulled, asked), gQ), log_scale
+    asked = product("Nq*,qir->Nir", z, Q)
+    pulled, log_scale = _key_gradient(product("kir,Nir->Nkr", K, asked), inputs, score, log_slope)
+    gK, gQ = product("Nkr,Nir->kir", pulled, asked), product("Nq*,Nir->qir", z, product("kir,Nkr->Nir", K, pulled))
+    return (gK, gQ), log_scale
 
 
 def _key_gradient(keys: Any, inputs: Inputs, score: Any, log_slope: Any) -> tuple[Any, Any]:
     """The gradient in `W z`, `(N, d_k, R)`, at `keys = W z`, and its log scale."""
     n, _, k = inputs.tokens.shape[:3]
-    logits = contract("ntk*,nmkr->nmtr", inputs.tokens, keys.reshape(n, -1, k, keys.shape[-1]))
+    product = partial(contract, once=inputs.once)
+    logits = product("ntk*,nmkr->nmtr", inputs.tokens, keys.reshape(n, -1, k, keys.shape[-1]))
     c, log_scale = logit_gradient(logits, inputs, score, log_slope)
-    return contract("ntk*,nmtr->nmkr", inputs.tokens, c).reshape(keys.shape), log_scale
+    return product("ntk*,nmtr->nmkr", inputs.tokens, c).reshape(keys.shape), log_scale
 
 
-@partial(jax.jit, static_argnames=("static", "linear", "log_slope"))
-def _gradient(weights: Any, inputs: Inputs, numbers: Any, *, static: Any, linear: bool, log_slope: Any) -> Any:
-    return weight_gradient(weights, inputs, scorer(numbers, static, linear, False, inputs), log_slope)
+@partial(jax.jit, static_argnames=("kind", "log_slope"))
+def _gradient(weights: Any, inputs: Inputs, numbers: Any, *, kind: HeadKind, log_slope: Any) -> Any:
+    return weight_gradient(weights, inputs, scorer(numbers, kind, inputs), log_slope)
 
 
 def gradient(
@@ -188,14 +196,9 @@ def gradient(
     with jax.enable_x64(True):
         heads, rule = gather_heads([data], head, np.zeros(1, dtype=int)), as_loss(loss)
         matrices, single = as_runs(weights, data)
-        out, log_scale = _gradient(
-            matrices,
-            pack([data], np.zeros(1, dtype=int)),
-            heads.trailing,
-            static=heads.static,
-            linear=heads.linear,
-            log_slope=rule.log_slope,
-        )
+        inputs = pack([data], np.zeros(1, dtype=int))
+        numbers = head_numbers(heads, inputs)
+        out, log_scale = _gradient(matrices, inputs, numbers, kind=heads.kind, log_slope=rule.log_slope)
         direction = [np.moveaxis(np.asarray(g), -1, 0) for g in out]
     if len(direction) == 1:
         direction = [direction[0].swapaxes(1, 2)]
@@ -252,15 +255,4 @@ def softmax(logits: Float[Array, "*any T"]) -> Float[Array, "*any T"]:
     return weights / np.maximum(weights.sum(-1, keepdims=True), np.finfo(float).tiny)
 
 
-__all__ = [
-    "Heads",
-    "Inputs",
-    "as_runs",
-    "gradient",
-    "logits",
-    "pack",
-    "probabilities",
-    "scorer",
-    "softmax",
-    "weight_gradient",
-]
+__all__ = ["gradient", "logits", "probabilities", "softmax"]

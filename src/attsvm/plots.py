@@ -88,11 +88,12 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
 
 
 @mpl.rc_context(STYLE)
-def grid(columns: int = 1, *, width: float | int = WIDTH, height: float | int = 2.4) -> tuple[Figure, list[Axes]]:
-    """A figure with one row of panels in the style of the library, sizes in inches."""
+def grid(
+    columns: int = 1, rows: int = 1, *, width: float | int = WIDTH, height: float | int = 2.4
+) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, row by row, in the style of the library; sizes in inches."""
     figure = Picture(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)
-    return figure, list(axes[0])
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 @mpl.rc_context(STYLE)
@@ -132,7 +133,7 @@ def training_curves(comparison: Comparison | Mapping[str, Comparison]) -> Figure
     for (label, item), colour in zip(named.items(), COLOURS, strict=False):
         steps = item.steps
         band(axes[0], steps, item.values("correlation"), colour=colour, label=label or None)
-        band(axes[1], steps, item.values("distance"), colour=colour)
+        band(axes[1], steps, np.maximum(item.values("distance"), np.finfo(float).eps), colour=colour)
         band(axes[2], steps, item.values("efficiency"), colour=colour)
         band(axes[2], steps, item.values("agreement").mean(0, keepdims=True), colour=colour, dashed=True)
     _label_curves(axes, named)
@@ -147,7 +148,10 @@ def _label_curves(axes: Sequence[Axes], named: Mapping[str, Comparison]) -> None
     weight = r"KQ^\top" if forms == {"KQ"} else "W"
     axes[0].set(title=rf"$\mathrm{{corr}}({weight},\,{svm})$", ylim=(min(0.0, axes[0].get_ylim()[0]), 1.03))
     axes[1].set(title="distance of directions", yscale="log")
-    axes[2].set(title="margin (solid), agreement (dashed)", ylabel="share of the best", ylim=(0.0, 1.03))
+    axes[1].set_ylim(10.0 ** np.floor(np.log10(axes[1].get_ylim()[0])), 2.3)  # unit directions are at most 2 apart
+    axes[1].yaxis.set_major_formatter("{x:g}")
+    axes[1].yaxis.set_minor_formatter("")
+    axes[2].set(title="margin, agreement (dashed)", ylabel="share of the best", ylim=(0.0, 1.03))
     for axis in axes:
         axis.set_xlabel("step")
     for axis in (axes[0], axes[2]):
@@ -220,7 +224,10 @@ def solution(solution: Solution) -> Figure:
     """
     data = solution.problem.data
     pairs = _plane(data, solution)
-    figure, axes = grid(len(pairs), width=max(3.2, min(2.3 * len(pairs), 10.0)), height=2.9)
+    columns, rows = min(len(pairs), 3), -(-len(pairs) // 3)
+    figure, axes = grid(columns, rows, width=max(3.2, 2.2 * columns), height=0.6 + 2.3 * rows)
+    for axis in axes[len(pairs) :]:
+        axis.remove()
     for axis, colour, (i, k) in zip(axes, COLOURS, pairs, strict=False):
         seen = data.tokens[i][data.mask[i, k]]
         direction = _weight(solution) @ data.queries[i, k]
@@ -231,7 +238,7 @@ def solution(solution: Solution) -> Figure:
         _arrow(axis, centre, half, direction, colour)
         _view(axis, half, centre)
         axis.set_title(f"example {i}" if data.m == 1 else f"example {i}, query {k}")
-    _solution_legend(figure, solution.norm)
+    _solution_legend(figure, solution.norm, columns=min(columns + 1, 3))
     return figure
 
 
@@ -332,7 +339,7 @@ def _path_legend(figure: Figure, W: bool, KQ: bool, nuclear: bool, hyperplanes: 
     figure.legend(handles=lines + tokens, loc="outside lower center", ncols=(len(lines) + len(tokens)) // 2)
 
 
-def _solution_legend(figure: Figure, norm: str) -> None:
+def _solution_legend(figure: Figure, norm: str, columns: int) -> None:
     dot: dict[str, Any] = {"color": "black", "marker": "o", "linestyle": ""}
     ring: dict[str, Any] = {
         "markerfacecolor": "none",
@@ -348,4 +355,4 @@ def _solution_legend(figure: Figure, norm: str) -> None:
         Line2D([], [], color="black", linewidth=6, alpha=0.2, label="margin"),
         Line2D([], [], color="black", marker=">", markevery=(1, 1), label=rf"direction ${_svm_symbol(norm)}\,z$"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

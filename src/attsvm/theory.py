@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class LocalOptimality:
-    """Whether the chosen tokens are locally optimal (Definition 2 of arXiv 2308.16898), with the inequalities it rests on.
+    """Local optimality of the chosen tokens (Definition 2 of arXiv 2308.16898), with the inequalities it rests on.
 
     Attributes:
         tokens: `(s, 3)`, the support tokens of the solution, as (example, query, token).

@@ -20,7 +20,7 @@ from attsvm._static import join, split
 from attsvm.data import TokenData
 from attsvm.errors import AttSVMError, InputError
 from attsvm.optimizers import Matrices, Optimizer, as_optimizer
-from attsvm.prediction import Heads, Loss, as_loss, gather_heads
+from attsvm.prediction import HeadKind, Heads, Loss, as_loss, gather_heads
 from attsvm.trajectory import Trajectory, observe
 
 Array = np.ndarray
@@ -151,9 +151,9 @@ class _Loop:
     ) -> None:
         self.sets, self.run_data, self.loss, self.heads, self.stop = sets, run_data, loss, heads, stop
         numbers, static = split(rule)
-        fixed = {"rule": static, "head": heads.static, "linear": heads.linear, "per_run": heads.per_run}
-        arrays = jax.device_put((attention.pack(sets, run_data), heads.trailing, numbers, log_lambda))
-        self.advance = partial(_advance, arrays=arrays, log_slope=loss.log_slope, **fixed)
+        inputs = attention.pack(sets, run_data)
+        arrays = jax.device_put((inputs, attention.head_numbers(heads, inputs), numbers, log_lambda))
+        self.advance = partial(_advance, arrays=arrays, rule=static, kind=heads.kind, log_slope=loss.log_slope)
         self.state = jax.device_put((weights, rule.init(weights)))
         self.step, self.steps, self.records = 0, [], []
         self.stopped = np.full(len(run_data), -1)
@@ -221,14 +221,12 @@ class _Loop:
             )
 
 
-@partial(jax.jit, static_argnames=("rule", "head", "linear", "per_run", "log_slope"))
-def _advance(
-    state: Any, count: Any, *, arrays: Any, rule: Any, head: Any, linear: bool, per_run: bool, log_slope: Any
-) -> Any:
+@partial(jax.jit, static_argnames=("rule", "kind", "log_slope"))
+def _advance(state: Any, count: Any, *, arrays: Any, rule: Any, kind: HeadKind, log_slope: Any) -> Any:
     """`count` steps, a traced number: one compilation serves every distance between records."""
     inputs, head_numbers, rule_numbers, log_lambda = arrays
     optimizer = join(rule_numbers, rule)
-    score = attention.scorer(head_numbers, head, linear, per_run, inputs)
+    score = attention.scorer(head_numbers, kind, inputs)
 
     def step(_: Any, state: Any) -> Any:
         weights, memory = state

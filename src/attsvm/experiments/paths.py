@@ -149,7 +149,9 @@ def claims(results: Results) -> list[Claim]:
                 angles,
                 ANGLE,
                 Verdict.HOLDS if max(angles) <= ANGLE else Verdict.FAILS,
-                f"Direction of travel: {', '.join(f'{angle:.2g}' for angle in travel)} degrees from the line.",
+                f"Direction of travel: {', '.join(f'{angle:.2g}' for angle in travel)} degrees from the line."
+                if path == "W"
+                else "The penalty ends the growth of K Qᵀ, so its last steps go to and fro.",
             )
         )
     return found + [_exits(spec, row) for row in table.filter(pl.col("path") == "W").iter_rows(named=True)]

@@ -73,11 +73,11 @@ def reproduce(
     Raises:
         InputError: unknown id or preset, or `out` is a file.
     """
-    chosen, folder = select(ids), _folder(out)
+    chosen = select(ids)
     for experiment in chosen:
         if preset not in experiment.presets:
             raise InputError(f"preset: got {preset!r}; {experiment.id} has {', '.join(experiment.presets)}.")
-    display = show.Display(progress)
+    folder, display = _folder(out), show.Display(progress)
     made = Reproduction(preset, folder, [], {}, {})
     for experiment in chosen:
         start = time.perf_counter()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -68,10 +69,10 @@ class Display:
         if self.console is None:
             yield lambda phrase: None
             return
-        head = f"[bold]{experiment.id}[/] {experiment.title}"
-        start = time.perf_counter()
-        with self.console.status(head) as status:
-            yield lambda phrase: status.update(f"{head}: {phrase} [dim]({time.perf_counter() - start:.0f} s)[/]")
+        columns = SpinnerColumn(), TextColumn("[bold]{task.fields[id]}[/] {task.description}"), TimeElapsedColumn()
+        with RichProgress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(experiment.title, total=None, id=experiment.id)
+            yield lambda phrase: bar.update(task, description=phrase)
 
     def finished(self, experiment: Experiment, claims: Sequence[Claim], seconds: float) -> None:
         """Print the experiment's claims and its time."""
@@ -88,6 +89,6 @@ class Display:
             f"[{COLOURS[verdict]}]{counts[verdict]} {verdict}[/]" for verdict in Verdict if counts[verdict]
         )
         times = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
-        self.console.print(f"{len(claims)} claims: {verdicts}")
-        self.console.print(f"{times}; {sum(seconds.values()):.1f} s in all")
-        self.console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+        self.console.print(f"{len(claims)} claims: {verdicts}", highlight=False)
+        self.console.print(f"{times}; {sum(seconds.values()):.1f} s in all", highlight=False)
+        self.console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
