@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +89,14 @@ class _SlopeOfCallable:
         return jnp.sign(slope), jnp.log(jnp.abs(slope))
 
 
+class HeadKind(NamedTuple):
+    """What the compiled functions must know of the heads beforehand."""
+
+    static: Any
+    linear: bool
+    per_run: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Heads:
     """The heads of a batch of runs: one static part, and numbers shared by all runs or one set per run.
@@ -106,8 +114,13 @@ class Heads:
         return isinstance(join(self.numbers, self.static), LinearHead)
 
     @property
+    def kind(self) -> HeadKind:
+        """The part of the heads that a compilation depends on."""
+        return HeadKind(None, True, False) if self.linear else HeadKind(self.static, False, self.per_run)
+
+    @property
     def trailing(self) -> tuple[Array, ...]:
-        """The numbers with the run axis last, as training wants them."""
+        """The numbers with the run axis last, as the compiled functions want them."""
         return tuple(np.moveaxis(a, 0, -1) for a in self.numbers) if self.per_run else self.numbers
 
     def __call__(self, pooled: Float[Array, "R P d_k"]) -> Float[Array, "R P"]:
@@ -180,4 +193,4 @@ def _expect_scalar(name: str, function: Any, shape: tuple[int, ...], argument: s
         raise InputError(f"{name} must return one real scalar for {argument}; it returned {got}. Sum or index it.")
 
 
-__all__ = ["LOSSES", "Heads", "LinearHead", "Loss", "as_loss", "check_head", "gather_heads"]
+__all__ = ["LOSSES", "HeadKind", "Heads", "LinearHead", "Loss", "as_loss", "check_head", "gather_heads"]
