@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 from threadpoolctl import ThreadpoolController
 
 from attsvm import verify
@@ -97,6 +96,8 @@ def solve_many(
     work = list(zip(range(len(data)), data, choices, strict=True))
     size = max(1, -(-len(work) // (4 * jobs)))
     blocks = [work[i : i + size] for i in range(0, len(work), size)]
+    from joblib import Parallel, delayed  # here, so that one solve need not wait for the import
+
     parts = Parallel(n_jobs=jobs)(delayed(_solve_block)(block, norm, tolerance) for block in blocks)
     return [solution for part in parts for solution in part or ()]
 

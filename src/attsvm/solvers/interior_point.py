@@ -30,12 +30,17 @@ METHOD = "interior point"
 MAX_ITERATIONS = 60
 PATIENCE = 2  # iterations without a better measured gap: rounding has won
 WORTH_MEASURING = 1e-6  # gap of the iterates above which an exact measurement is not yet of use
+REFINEMENTS = 7
+ENOUGH = 1e-12  # primal residual below which refining is not worth its time; margins are of order one
 STEP_TO_BOUNDARY = 0.9  # closer, the iterates hug the boundary and lose digits
 
 
 @dataclass(frozen=True, eq=False)
 class InteriorPoint:
-    """Best point found: `V (p, q)`, multipliers `u (K,)` with `‖G(u)‖_op <= 1`, and its relative gap."""
+    """Best point found: `V (p, q)`, multipliers `u (K,)` with `‖G(u)‖_op <= 1`, and its gap.
+
+    The gap is relative, or the violation of the equalities where that is larger.
+    """
 
     V: Float[Array, "p q"]
     u: Float[Array, " K"]
@@ -108,13 +113,15 @@ class _Method:
     def measure(self, point: _Point, iteration: int) -> InteriorPoint:
         """Scale both sides to exact feasibility and take the gap between them."""
         V = point.X[: self.p, self.p :]
-        reach = float(self.margins(V)[self.free].min())
+        margins = self.margins(V)
+        reach, unequal = float(margins[self.free].min()), float(np.abs(margins[~self.free]).max(initial=0.0))
         pull = np.linalg.norm(self.combine(point.u), 2)
         u = point.u / pull
         primal = np.linalg.norm(V, "nuc") / reach if reach > 0 else np.inf
         full = np.zeros(self.total)
         full[self.keep] = u
-        return InteriorPoint(V / reach, full, float(1.0 - u[self.free].sum() / primal), iteration)
+        gap = max(float(1.0 - u[self.free].sum() / primal), unequal / reach)
+        return InteriorPoint(V / reach, full, gap, iteration)
 
     def step(self, point: _Point) -> float:
         """One predictor-corrector step in place; returns the relative gap it started from."""
@@ -170,15 +177,48 @@ class _Frame:
         R = 2.0 * R / (self.lam[:, None] + self.lam)
         pull = np.where(method.free, (center - row_term) / self.u, 0.0)
         V = self.point.X[:p, p:] + self.P[:p] @ R @ self.P[p:].T
-        return self._direction(R, pull, method.target - method.margins(V) + pull)
+        return self._refined(R, pull, self._direction(R, pull, method.target - method.margins(V) + pull))
 
     def _direction(self, R: Array, pull: Array, residual: Array) -> _Direction:
-        method, point, p = self.method, self.point, self.method.p
         du = potrs(self.factor, residual, lower=1)[0]
-        half = -0.5 * (self.P[:p].T @ method.combine(du)) @ self.P[p:]
-        dS = half + half.T
-        ds = np.where(method.free, pull - point.s - point.s / self.u * du, 0.0)
-        return _Direction(R - dS, dS, du, ds)
+        dS = self._scaled(du)
+        return _Direction(R - dS, dS, du, self._slack_step(pull, du))
+
+    def _refined(self, R: Array, pull: Array, move: _Direction) -> _Direction:
+        """The same direction with the primal residual it leaves taken down to rounding.
+
+        Corrections add to dS itself: `PᵀG(du)P` formed afresh from du would carry the rounding of du times `‖Ω‖²` into
+        X, which near the optimum is more than the residual to be removed. Where M is singular they may diverge: stop.
+        """
+        smallest = np.inf
+        du, dS, best = move.du, move.dS, move
+        for _ in range(REFINEMENTS):
+            now = _Direction(R - dS, dS, du, self._slack_step(pull, du))
+            rest = self._rest(now)
+            size = float(np.abs(rest).max())
+            if not size < smallest:
+                break
+            best, smallest = now, size
+            if size <= ENOUGH:
+                break
+            more = potrs(self.factor, rest, lower=1)[0]
+            du, dS = du + more, dS + self._scaled(more)
+        return best
+
+    def _scaled(self, du: Array) -> Array:
+        """`PᵀdSP` for these multipliers."""
+        p = self.method.p
+        half = -0.5 * (self.P[:p].T @ self.method.combine(du)) @ self.P[p:]
+        return half + half.T
+
+    def _slack_step(self, pull: Array, du: Array) -> Array:
+        return np.where(self.method.free, pull - self.point.s - self.point.s / self.u * du, 0.0)
+
+    def _rest(self, move: _Direction) -> Array:
+        """What a full step would leave of the primal residual."""
+        method, point, p = self.method, self.point, self.method.p
+        V = point.X[:p, p:] + self.P[:p] @ move.dX @ self.P[p:].T
+        return method.target + np.where(method.free, point.s + move.ds, 0.0) - method.margins(V)
 
     def predictor_steps(self, move: _Direction) -> tuple[float, float]:
         """`steps` of the predictor, whose scaled dX is -Λ - dS: one spectrum gives both."""

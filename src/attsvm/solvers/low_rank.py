@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
 
 from attsvm.problem import Reduced
 
@@ -56,6 +55,8 @@ def _descend(rows: Reduced, start: Array) -> tuple[Array | None, int]:
         keys, queries = rows.delta @ F[:p], z @ F[p:]
         left, right = rows.delta[:, :, None] * queries[:, None, :], z[:, :, None] * keys[:, None, :]
         return np.concatenate([left, right], axis=1).reshape(len(z), -1)
+
+    from scipy.optimize import minimize  # here, so that other solves need not wait for the import
 
     constraints = [{"type": "ineq", "fun": lambda x: margins(x)[free] - 1.0, "jac": lambda x: slope(x)[free]}]
     if rows.equality.any():
