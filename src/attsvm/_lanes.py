@@ -43,5 +43,3 @@ def contract(equation: str, a: Any, b: Any) -> Any:
 
     total = sum(term(a, left, i) * term(b, right, i) for i in range(length))
     return lax.optimization_barrier(total)
-
-

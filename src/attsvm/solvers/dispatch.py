@@ -167,12 +167,23 @@ def _solve(task: _Task) -> Solution:
         if base.V is None:
             return _not_separable(task, base)
         method = least_distance.METHOD
-    else:  # the Frobenius problem starts the others, at a price of the same weight
+    else:
         keep = least_distance.independent_rows(reduced)
+        if int((keep & reduced.equality).sum()) == reduced.spans[0] * reduced.spans[1]:
+            return _pinned(task, reduced, price)
         base, method = soft_margin.solve(reduced, price, keep, target=target), soft_margin.METHOD
     if task.norm.name != "fro":
         return _other_norm(task, reduced, base, price, target)
     return _solved(task, method, reduced.lift(_weight(base)), base.u * reduced.scale**2, base.iterations)
+
+
+def _pinned(task: _Task, reduced: Reduced, price: float) -> Solution:
+    """Equalities that leave W = 0 only: every separation row pays its slack, and the equalities' multipliers balance."""
+    u, features = np.where(reduced.equality, 0.0, price), reduced.features()
+    rest = features[reduced.equality].T
+    u[reduced.equality] = -np.linalg.lstsq(rest, features.T @ u, rcond=None)[0]
+    W = np.zeros((task.problem.data.d_k, task.problem.data.d_q))
+    return _solved(task, "equalities alone", W, u * reduced.scale**task.norm.power, 0)
 
 
 def _other_norm(task: _Task, reduced: Reduced, base: LeastDistance, price: float | None, target: float) -> Solution:

@@ -21,6 +21,7 @@ Array = np.ndarray
 LINEAR_PROGRAM = "linear program"
 NEWTON = "projected Newton"
 MAX_ITERATIONS = 300
+SMALLEST_DAMPING, LARGEST_DAMPING = 1e-14, 1e8  # relative to the mean curvature
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ def largest(rows: Reduced, *, slack: float | None = None) -> Entrywise:
 def power(rows: Reduced, p: float, u: Array, keep: Array, *, target: float, slack: float | None = None) -> Entrywise:
     """Minimise `Σ|V_ij|^p / p` (`+ slack·Σξ`) over the rows, from the multipliers `u` of the Frobenius solution."""
     dual = _Dual(rows, p, keep, slack)
-    u = dual.onto(dual.best_multiple(u[keep]))
+    u, damping = dual.onto(dual.best_multiple(u[keep])), SMALLEST_DAMPING
     for iteration in range(1, MAX_ITERATIONS + 1):  # noqa: B007 - reported
         gradient, curvature = dual.derivatives(u)
         blocked = ((u <= dual.low) & (gradient <= 0)) | ((u >= dual.high) & (gradient >= 0))
@@ -73,26 +74,29 @@ def power(rows: Reduced, p: float, u: Array, keep: Array, *, target: float, slac
             break
         a = dual.A[index]
         hessian = a @ (curvature[:, None] * a.T)
-        ridge = 1e-14 * max(float(np.trace(hessian)) / len(index), np.finfo(float).tiny)
-        move = np.zeros_like(u)
-        move[index] = cone.backsolve(cone.factor(hessian, ridge), gradient[index])
-        u, moved = _search(dual, u, gradient, move)
-        if not moved:
+        scale = max(float(np.trace(hessian)) / len(index), np.finfo(float).tiny)
+        before = u
+        while u is before and damping < LARGEST_DAMPING:
+            move = np.zeros_like(u)
+            move[index] = cone.backsolve(cone.factor(hessian.copy(), damping * scale), gradient[index])
+            u = _search(dual, u, gradient, move)
+            damping = max(damping / 30, SMALLEST_DAMPING) if u is not before else damping * 30
+        if u is before:
             break
     full = np.zeros(len(keep))
     full[keep] = u
     return Entrywise(dual.weight(u).reshape(rows.spans), full, iteration)
 
 
-def _search(dual: _Dual, u: Array, gradient: Array, move: Array) -> tuple[Array, bool]:
-    """Backtracking along the projected arc."""
+def _search(dual: _Dual, u: Array, gradient: Array, move: Array) -> Array:
+    """Backtracking along the projected arc; u itself where a few halvings do not help and damping must."""
     value, step = dual.value(u), 1.0
-    while step > 1e-12:
+    while step > 0.05:
         trial = dual.onto(u + step * move)
         if dual.value(trial) >= value + 1e-4 * gradient @ (trial - u) and (trial != u).any():
-            return trial, True
+            return trial
         step *= 0.5
-    return u, False
+    return u
 
 
 class _Dual:

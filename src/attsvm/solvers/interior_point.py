@@ -154,7 +154,7 @@ class _Method:
         point.s = point.s + primal * corrector.ds
         point.xi = point.xi + primal * corrector.dxi
         point.u = point.u + dual * corrector.du
-        return float(n * mu / np.trace(point.X))
+        return float(n * mu / (np.trace(point.X) + 2.0 * (self.slack or 0.0) * point.xi.sum()))
 
     def schur(self, omega: Array) -> Array:
         p = self.p
