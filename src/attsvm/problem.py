@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,11 +23,13 @@ class Problem:
 
     Row k compares a chosen token with another token of the same query: `δ_kᵀ W z_k >= 1` where the other is not chosen,
     `= 0` where it is. Each query contributes `|O|-1` equalities and `|Ō|` inequalities against its first chosen token.
+    The inequalities of a flat query are `>= 0` instead: see `build`.
 
     Attributes:
         delta: `(K, d_k)`, `δ_k = x_chosen - x_other`.
         queries: `(P, d_q)`, all queries; `pair (K,)` says which one row k uses.
         equality: `(K,)`, True for rows `= 0`.
+        target: `(K,)` right-hand sides: 1, or 0 for equalities and for rows of flat queries.
         rows: `(K, 4)`, columns example, query, chosen token, other token.
     """
 
@@ -37,6 +39,7 @@ class Problem:
     queries: Float[Array, "P d_q"]
     pair: Int[Array, " K"]
     equality: Bool[Array, " K"]
+    target: Float[Array, " K"]
     rows: Int[Array, "K 4"]
 
     @property
@@ -45,9 +48,9 @@ class Problem:
         return len(self.pair)
 
     @cached_property
-    def target(self) -> Float[Array, " K"]:
-        """Right-hand sides: 1 for separation rows, 0 for equalities."""
-        return np.where(self.equality, 0.0, 1.0)
+    def separates(self) -> Bool[Array, " K"]:
+        """Rows `>= 1`: those a margin is taken over."""
+        return ~self.equality & (self.target > 0)
 
     @cached_property
     def row_norms(self) -> Float[Array, " K"]:
@@ -63,19 +66,35 @@ class Problem:
         return self.delta.T @ (u[:, None] * self.queries[self.pair])
 
 
-def build(data: TokenData, selection: Selection) -> Problem:
-    """All rows of the attention SVM for these chosen tokens or sets, assembled at once."""
+def build(data: TokenData, selection: Selection, flat: Bool[Array, "n m"] | None = None) -> Problem:
+    """All rows of the attention SVM for these chosen tokens or sets, assembled at once.
+
+    Args:
+        data: the examples.
+        selection: what each query chooses.
+        flat: queries whose head has no gradient at the pooled token. Such a query exerts no force, yet it comes alive
+            again where its unchosen tokens gain weight: its rows are `>= 0`, neither `>= 1` nor absent.
+
+    Raises:
+        InputError: no row `>= 1` is left.
+    """
+    flat = np.zeros((data.n, data.m), dtype=bool) if flat is None else flat
     reference = selection.sets.argmax(-1)
     is_reference = np.arange(data.T) == reference[:, :, None]
     example, query, other = np.nonzero(data.mask & data.active[:, :, None] & ~is_reference)
     chosen = reference[example, query]
+    equality = selection.sets[example, query, other]
+    target = np.where(equality | flat[example, query], 0.0, 1.0)
+    if not target.any():
+        raise InputError("Every query that has something to separate is flat: W = 0 meets all rows. Check the head.")
     return Problem(
         data=data,
         selection=selection,
         delta=data.tokens[example, chosen] - data.tokens[example, other],
         queries=data.queries.reshape(-1, data.d_q),
         pair=example * data.m + query,
-        equality=selection.sets[example, query, other],
+        equality=equality,
+        target=target,
         rows=np.stack([example, query, chosen, other], axis=1),
     )
 
@@ -92,6 +111,7 @@ class Reduced:
     queries: Float[Array, "P q"]
     pair: Int[Array, " K"]
     equality: Bool[Array, " K"]
+    target: Float[Array, " K"]
     basis_k: Float[Array, "d_k p"]
     basis_q: Float[Array, "d_q q"]
     scale: float
@@ -102,9 +122,14 @@ class Reduced:
         return self.queries[self.pair]
 
     @property
-    def target(self) -> Float[Array, " K"]:
-        """Right-hand sides."""
-        return np.where(self.equality, 0.0, 1.0)
+    def spans(self) -> tuple[int, int]:
+        """`(p, q)`."""
+        return self.delta.shape[1], self.queries.shape[1]
+
+    def take(self, index: Int[Array, " k"]) -> Reduced:
+        """Some of the rows."""
+        part = {"pair": self.pair[index], "equality": self.equality[index], "target": self.target[index]}
+        return replace(self, delta=self.delta[index], **part)
 
     def features(self) -> Float[Array, "K pq"]:
         """`vec(δ_k z_kᵀ)`: only for spans so small that `p q` is no larger than the rows themselves."""
@@ -119,8 +144,10 @@ class Reduced:
         return self.scale * (self.basis_k @ V @ self.basis_q.T)
 
 
-def reduce(problem: Problem) -> Reduced:
-    """Express the rows in the spans of the data.
+def reduce(problem: Problem, *, spans: bool = True) -> Reduced:
+    """Express the rows in the spans of the data; with `spans=False` in their own coordinates, only scaled.
+
+    Norms that are not unitarily invariant, such as entrywise ones, need the latter.
 
     Raises:
         InputError: differences of tokens, or queries, so large or small that the norm of W leaves double precision.
@@ -129,12 +156,15 @@ def reduce(problem: Problem) -> Reduced:
     used[problem.pair] = True
     delta, scale_k = _unit_scale(problem.delta, "differences of tokens")
     queries, scale_q = _unit_scale(np.where(used[:, None], problem.queries, 0.0), "queries")
-    basis_k, basis_q = _row_basis(delta), _row_basis(queries[used])
+    basis_k, basis_q = np.eye(delta.shape[1]), np.eye(queries.shape[1])
+    if spans:
+        basis_k, basis_q = _row_basis(delta), _row_basis(queries[used])
     return Reduced(
         delta=delta @ basis_k,
         queries=queries @ basis_q,
         pair=problem.pair,
         equality=problem.equality,
+        target=problem.target,
         basis_k=basis_k,
         basis_q=basis_q,
         scale=scale_k * scale_q,

@@ -32,8 +32,9 @@ class Certificate:
     """Optimality measured on the problem's own rows, by `attsvm.verify`, from `(W, dual)` alone.
 
     Attributes:
-        primal: `‖W‖`.
-        bound: `1ᵀu / ‖G(u)‖_dual`, a lower bound on the norm of every feasible W.
+        primal: `‖W‖`, or the objective `f(W) + CΣξ` of a soft margin.
+        bound: `bᵀu / ‖G(u)‖_dual` with the targets b, a lower bound on the norm of every feasible W; `bᵀu - f*(G(u))` for a
+            soft margin.
         gap: `(‖W‖ / (1 - violation) - bound) / ‖W‖`, relative; the first term is the norm of W scaled to feasibility.
         violation: largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities; margins are of order one, so
             this is relative.
@@ -73,7 +74,7 @@ class Solution:
     Attributes:
         status: `optimal`, `infeasible` or `unknown`.
         message: what the status means here, with cause and remedy.
-        norm: `"fro"` or `"nuc"`.
+        norm: `"fro"`, `"nuc"`, `"spec"`, `"max"` or `"p=3"` and the like.
         method: the algorithm that produced it.
         W: `(d_k, d_q)` or None where infeasible.
         dual: `(K,)` multipliers u, one per row of `problem`.
@@ -82,11 +83,12 @@ class Solution:
         support: `(s, 3)` support tokens as (example, query, token): the tokens whose row is tight.
         rank: singular values of W above `RANK_TOLERANCE` of the largest.
         rank_bound: bound on the rank of EVERY optimum: unit singular values of the dual `G(u)` for `"nuc"`,
-            `min(rank of queries, rank of differences)` for `"fro"`.
+            `min(rank of queries, rank of differences)`, or the shape of W, for the others.
         certificate: see `Certificate`; None where infeasible.
         farkas: the checked proof where infeasible.
         iterations: of the method.
         seconds: wall time of the solve.
+        slack: the price C of a soft margin, None where the margin is hard.
     """
 
     problem: Problem
@@ -105,6 +107,7 @@ class Solution:
     farkas: Farkas | None
     iterations: int
     seconds: float
+    slack: float | None = None
 
     @classmethod
     def without_weight(
@@ -131,6 +134,7 @@ class Solution:
         return {
             "status": str(self.status),
             "norm": self.norm,
+            "slack": self.slack,
             "method": self.method,
             "value": self.value,
             "margin": self.margin,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import numpy as np
 from jaxtyping import Float, Int
 
+from attsvm.errors import InputError
 from attsvm.problem import Problem
 from attsvm.solution import Certificate, Farkas
 
@@ -14,64 +19,153 @@ RANK_TOLERANCE = 1e-6
 TIGHT_TOLERANCE = 1e-6
 FARKAS_TOLERANCE = 1e-10
 
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm and its dual. `power` p > 1 makes the soft-margin objective `‖W‖^p / p + CΣξ`; 1 leaves the norm itself."""
+
+    name: str
+    value: Callable[[Array], float]
+    dual: Callable[[Array], float]
+    power: float = 1.0
+    invariant: bool = True  # under rotations of tokens and of queries
+
+    def objective(self, W: Float[Array, "d_k d_q"]) -> float:
+        """The part of the soft-margin objective that W pays."""
+        return self.value(W) ** self.power / self.power
+
+    def conjugate(self, G: Float[Array, "d_k d_q"]) -> float:
+        """Convex conjugate of `objective`: for power 1 zero on the dual unit ball, else infinite."""
+        size = self.dual(G)
+        if self.power == 1.0:
+            return 0.0 if size <= 1.0 else np.inf
+        q = self.power / (self.power - 1.0)
+        return size**q / q
+
+
+def _singular(A: Array) -> Array:
+    return np.linalg.svd(A, compute_uv=False)
+
+
+def _frobenius(A: Array) -> float:
+    return float(np.linalg.norm(A))
+
+
+def _nuclear(A: Array) -> float:
+    return float(_singular(A).sum())
+
+
+def _spectral(A: Array) -> float:
+    return float(_singular(A)[0])
+
+
+def _entrywise(A: Array, p: float) -> float:
+    largest = float(np.abs(A).max())
+    return largest * float(np.sum((np.abs(A) / largest) ** p)) ** (1.0 / p) if 0 < largest < np.inf else largest
+
+
+def _max(A: Array) -> float:
+    return float(np.abs(A).max())
+
+
 NORMS = {
-    "fro": lambda A: float(np.linalg.norm(A)),
-    "nuc": lambda A: float(np.linalg.svd(A, compute_uv=False).sum()),
-}
-DUAL_NORMS = {
-    "fro": NORMS["fro"],
-    "nuc": lambda A: float(np.linalg.svd(A, compute_uv=False)[0]),
+    "fro": Norm("fro", _frobenius, _frobenius, power=2.0),
+    "nuc": Norm("nuc", _nuclear, _spectral),
+    "spec": Norm("spec", _spectral, _nuclear),
+    "max": Norm("max", _max, partial(_entrywise, p=1.0), invariant=False),
 }
 
 
-def certify(problem: Problem, W: Float[Array, "d_k d_q"], dual: Float[Array, " K"], norm: str) -> Certificate:
+def norm_named(norm: str | float) -> Norm:
+    """A norm by name, `"fro"`, `"nuc"`, `"spec"`, `"max"` or `"p=3"`, or by the exponent p > 1 of an entrywise p-norm.
+
+    Raises:
+        InputError: another name, or p out of range.
+    """
+    if isinstance(norm, str) and norm in NORMS:
+        return NORMS[norm]
+    try:
+        p = float(norm[2:] if isinstance(norm, str) and norm.startswith("p=") else norm)
+    except (TypeError, ValueError):
+        p = np.nan
+    if p == 2.0:
+        return NORMS["fro"]
+    if not 1.1 <= p <= 4.0 or isinstance(norm, bool):
+        raise InputError(f"norm must be one of {sorted(NORMS)} or an exponent p from 1.1 to 4; got {norm!r}.")
+    values = partial(_entrywise, p=p), partial(_entrywise, p=p / (p - 1.0))
+    return Norm(f"p={p:g}", *values, power=p, invariant=False)
+
+
+def certify(
+    problem: Problem,
+    W: Float[Array, "d_k d_q"],
+    dual: Float[Array, " K"],
+    norm: str | float,
+    slack: float | None = None,
+) -> Certificate:
     """Measure how optimal `(W, dual)` is.
 
-    Weak duality needs no solver: for `u >= 0` on separation rows, every feasible W has `‖W‖ >= 1ᵀu / ‖G(u)‖_dual`,
-    since `1ᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. Negative multipliers are set to zero first and
-    reported as the dual violation.
+    Weak duality needs no solver. For `u >= 0` on inequality rows, every feasible W has `‖W‖ >= bᵀu / ‖G(u)‖_dual` with the
+    targets b, since `bᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. With a soft margin, `0 <= u <= C` bounds the
+    objective by `bᵀu - f*(G(u))`, f* the conjugate of the norm's part. Multipliers are clipped to their box first, and by
+    how much is reported as the dual violation.
     """
-    separates = ~problem.equality
-    shortfall = max(0.0, 1.0 - float(problem.margins(W)[separates].min()))
-    u = np.where(separates, np.maximum(dual, 0.0), dual)
-    primal, pull = NORMS[norm](W), DUAL_NORMS[norm](problem.combine(u))
-    bound = float(u[separates].sum()) / pull if pull > 0 else 0.0
-    feasible = primal / (1.0 - shortfall) if shortfall < 1.0 else np.inf
-    return Certificate(
-        primal=primal,
-        bound=bound,
-        gap=(feasible - bound) / primal if primal > 0 else np.inf,
-        violation=violation(problem, W),
-        dual_violation=max(0.0, -float(dual[separates].min())) / max(float(np.abs(dual).max()), np.finfo(float).tiny),
-    )
+    rule, inequality = norm_named(norm), ~problem.equality
+    box = np.clip(dual, 0.0, np.inf if slack is None else slack)
+    u = np.where(inequality, box, dual)
+    largest = max(float(np.abs(dual).max()), np.finfo(float).tiny)
+    clipped = float(np.abs(u - dual).max()) / largest
+    if slack is not None:
+        return _certify_soft(problem, W, u, rule, slack, clipped)
+    margins, pull = problem.margins(W), rule.dual(problem.combine(u))
+    reach, primal = float(margins[problem.separates].min()), rule.value(W)
+    bound = float(problem.target @ u) / pull if pull > 0 else 0.0
+    feasible = primal / min(reach, 1.0) if reach > 0 else np.inf
+    gap = (feasible - bound) / primal if primal > 0 else np.inf
+    return Certificate(primal, bound, gap, violation(problem, W), clipped)
+
+
+def _certify_soft(problem: Problem, W: Array, u: Array, rule: Norm, slack: float, clipped: float) -> Certificate:
+    primal = rule.objective(W) + slack * float(hinge(problem, W).sum())
+    G = problem.combine(u)
+    if rule.power == 1.0:
+        u = u / max(rule.dual(G), 1.0)
+    conjugate = 0.0 if rule.power == 1.0 else rule.conjugate(G)
+    bound = float(problem.target @ u) - conjugate
+    unequal = float(np.abs(problem.margins(W)[problem.equality]).max(initial=0.0))
+    return Certificate(primal, bound, (primal - bound) / primal, unequal, clipped)
+
+
+def hinge(problem: Problem, W: Float[Array, "d_k d_q"]) -> Float[Array, " K"]:
+    """Slack `ξ_k = max(0, target_k - δ_kᵀWz_k)` of every inequality row, zero on equalities."""
+    return np.where(problem.equality, 0.0, np.maximum(problem.target - problem.margins(W), 0.0))
 
 
 def violation(problem: Problem, W: Float[Array, "d_k d_q"]) -> float:
-    """Largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities, zero where feasible."""
+    """Largest `target - δᵀWz` over inequality rows and `|δᵀWz|` over equalities, zero where feasible."""
     margins = problem.margins(W)
-    unequal = float(np.abs(margins[problem.equality]).max(initial=0.0))
-    return float(np.max([0.0, 1.0 - margins[~problem.equality].min(), unequal]))  # unlike max, keeps NaN
+    short = np.where(problem.equality, np.abs(margins), problem.target - margins)
+    return float(np.max(short, initial=0.0))  # unlike the builtin max, keeps NaN
 
 
 def check_farkas(problem: Problem, u: Float[Array, " K"]) -> Farkas | None:
     """The proof of infeasibility that `u` gives, or None where it gives none (residual above `FARKAS_TOLERANCE`)."""
-    separates = ~problem.equality
-    u = np.where(separates, np.maximum(u, 0.0), u)
-    total = float(u[separates].sum())
+    u = np.where(problem.equality, u, np.maximum(u, 0.0))
+    total = float(problem.target @ u)
     if not np.isfinite(u).all() or total <= 0:
         return None
     u = u / total
     pull = float(np.linalg.norm(problem.combine(u)))
     size = float(np.abs(u) @ problem.row_norms)
     residual = pull / size if size > 0 else 0.0
-    if residual > FARKAS_TOLERANCE:
+    if not residual <= FARKAS_TOLERANCE:
         return None
     return Farkas(u=u, residual=residual, norm_bound=1.0 / pull if pull > 0 else np.inf)
 
 
 def rank(W: Float[Array, "d_k d_q"]) -> int:
     """Singular values above `RANK_TOLERANCE` of the largest."""
-    sigma = np.linalg.svd(W, compute_uv=False)
+    sigma = _singular(W)
     return int(np.sum(sigma > RANK_TOLERANCE * sigma[0]))
 
 
@@ -81,19 +175,25 @@ def dual_rank_bound(problem: Problem, dual: Float[Array, " K"]) -> int:
     Complementary slackness `<G(u), W> = ‖G(u)‖_op ‖W‖_*` leaves W no singular direction on which G falls short
     of its norm.
     """
-    sigma = np.linalg.svd(problem.combine(dual), compute_uv=False)
+    sigma = _singular(problem.combine(dual))
     return int(np.sum(sigma >= (1.0 - RANK_TOLERANCE) * sigma[0]))
 
 
-def rank_bound(problem: Problem, dual: Float[Array, " K"], norm: str) -> int:
-    """A bound on the rank of every optimum: from the dual for `"nuc"`, from the spans of the data otherwise."""
-    if norm == "nuc":
+def rank_bound(problem: Problem, dual: Float[Array, " K"], norm: str | float) -> int:
+    """A bound on the rank of every optimum: from the dual for `"nuc"`, else from the spans of the data.
+
+    Entrywise norms do not keep W in those spans: only its shape bounds the rank.
+    """
+    rule = norm_named(norm)
+    if rule.name == "nuc":
         return dual_rank_bound(problem, dual)
+    if not rule.invariant:
+        return min(problem.data.d_k, problem.data.d_q)
     used = np.unique(problem.pair)
     return int(min(np.linalg.matrix_rank(problem.delta), np.linalg.matrix_rank(problem.queries[used])))
 
 
 def support_tokens(problem: Problem, W: Float[Array, "d_k d_q"]) -> Int[Array, "s 3"]:
-    """Tokens whose row is tight, `δᵀWz <= 1 + TIGHT_TOLERANCE`, as (example, query, token)."""
-    tight = ~problem.equality & (problem.margins(W) <= 1.0 + TIGHT_TOLERANCE)
+    """Tokens whose row is tight or violated, `δᵀWz <= 1 + TIGHT_TOLERANCE`, as (example, query, token)."""
+    tight = problem.separates & (problem.margins(W) <= 1.0 + TIGHT_TOLERANCE)
     return problem.rows[tight][:, [0, 1, 3]]

@@ -17,7 +17,7 @@ from attsvm.errors import InputError, NotSeparableError, NotSolvedError
 from attsvm.problem import Problem, Reduced, build, reduce
 from attsvm.selection import as_selection
 from attsvm.solution import Solution, Status
-from attsvm.solvers import explain, interior_point, least_distance, low_rank
+from attsvm.solvers import entrywise, explain, interior_point, least_distance, low_rank, soft_margin, spectral
 from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
@@ -30,7 +30,9 @@ def solve(
     data: TokenData,
     chosen: Any = "optimal",
     *,
-    norm: str = "fro",
+    norm: str | float = "fro",
+    slack: float | None = None,
+    flat: Any = None,
     max_rank: int | None = None,
     tolerance: float = 1e-8,
     throw: bool = True,
@@ -43,7 +45,12 @@ def solve(
     Args:
         data: the examples.
         chosen: `"optimal"` (by score), indices `(n,)` or `(n, m)`, booleans `(n, T)` or `(n, m, T)`, or a `Selection`.
-        norm: `"fro"` (exact active set) or `"nuc"` (interior point).
+        norm: `"fro"` (exact active set), `"nuc"` or `"spec"` (interior point), `"max"` (linear program), or the exponent
+            p of an entrywise p-norm, from 1.1 to 4 (projected Newton).
+        slack: C > 0 makes the margin soft: minimise `½‖W‖_F² + CΣξ`, `‖W‖_p^p/p + CΣξ`, or `‖W‖ + CΣξ` in the other norms,
+            with `δ_kᵀWz_k >= 1 - ξ_k`. Every problem without equalities is then feasible.
+        flat: `(n, m)` or `(n,)` booleans: queries whose head has no gradient at the pooled token. Their rows are `>= 0`
+            instead of `>= 1`: they exert no force, yet come alive where their unchosen tokens gain weight.
         max_rank: with `"nuc"`, also demand `rank(W) <= max_rank`. Non-convex below the rank of the free optimum: the
             result is then a local optimum, its status `unknown`, its gap the distance to the convex lower bound.
         tolerance: largest relative gap and violation of an `optimal` certificate, from 1e-12 to 1e-2.
@@ -58,9 +65,11 @@ def solve(
         NotSeparableError: no W separates; the error's `solution.farkas` is the checked proof.
         NotSolvedError: the certificate does not reach the tolerance; the error's `solution` holds value and gap.
     """
-    _check_options(norm, max_rank, tolerance)
+    rule = verify.norm_named(norm)
+    _check_options(rule, slack, max_rank, tolerance)
     start = time.perf_counter()
-    task = _Task(build(data, as_selection(data, chosen)), norm, max_rank, tolerance, start)
+    problem = build(data, as_selection(data, chosen), None if flat is None else _flat(data, flat))
+    task = _Task(problem, rule, slack, max_rank, tolerance, start)
     with _threads(task.problem):
         solution = _solve(task)
     if throw and solution.status is Status.INFEASIBLE:
@@ -74,7 +83,7 @@ def solve_many(
     data: Sequence[TokenData],
     chosen: Any = "optimal",
     *,
-    norm: str = "fro",
+    norm: str | float = "fro",
     tolerance: float = 1e-8,
     jobs: int = 1,
 ) -> list[Solution]:
@@ -105,13 +114,14 @@ def solve_many(
 @dataclass(frozen=True, eq=False)
 class _Task:
     problem: Problem
-    norm: str
+    norm: verify.Norm
+    slack: float | None
     max_rank: int | None
     tolerance: float
     start: float
 
 
-def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str, tolerance: float) -> list[Solution]:
+def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str | float, tolerance: float) -> list[Solution]:
     solutions = []
     for index, data, chosen in block:
         try:
@@ -126,42 +136,92 @@ def _threads(problem: Problem) -> AbstractContextManager[Any]:
     return _BLAS.limit(limits=1) if problem.n_rows <= SINGLE_THREAD_ROWS else nullcontext()
 
 
-def _check_options(norm: str, max_rank: int | None, tolerance: float) -> None:
-    if norm not in verify.NORMS:
-        raise InputError(f"norm must be one of {sorted(verify.NORMS)}; got {norm!r}.")
+def _flat(data: TokenData, flat: Any) -> Array:
+    given = np.asarray(flat)
+    if given.dtype != bool or given.shape not in ((data.n, data.m), (data.n,)):
+        raise InputError(
+            f"flat must be booleans of shape {(data.n, data.m)} or ({data.n},); got {given.dtype} of shape {given.shape}."
+        )
+    return np.broadcast_to(given.reshape(data.n, -1), (data.n, data.m))
+
+
+def _check_options(rule: verify.Norm, slack: float | None, max_rank: int | None, tolerance: float) -> None:
     if not isinstance(tolerance, int | float) or not 1e-12 <= tolerance <= 1e-2:
         raise InputError(f"tolerance must be a number from 1e-12 to 1e-2; got {tolerance!r}.")
+    if slack is not None and not (isinstance(slack, int | float | np.number) and 0 < slack < np.inf):
+        raise InputError(f"slack is the price C > 0 of a unit of slack, or None for a hard margin; got {slack!r}.")
     if max_rank is None:
         return
-    if norm != "nuc":
-        raise InputError(f'max_rank goes with norm="nuc"; got norm={norm!r}.')
+    if rule.name != "nuc" or slack is not None:
+        raise InputError(f'max_rank goes with norm="nuc" and a hard margin; got norm={rule.name!r}, slack={slack!r}.')
     if isinstance(max_rank, bool) or not isinstance(max_rank, int | np.integer) or max_rank < 1:
         raise InputError(f"max_rank must be an integer of at least 1; got {max_rank!r}.")
 
 
 def _solve(task: _Task) -> Solution:
     reduced = reduce(task.problem)
-    base = least_distance.solve(reduced)
-    if base.V is None:
-        return _not_separable(task, base)
-    if task.norm == "fro":
-        dual = base.u * reduced.scale**2
-        return _solved(task, least_distance.METHOD, reduced.lift(base.V), dual, base.iterations)
-    return _nuclear(task, reduced, base, base.V)
-
-
-def _nuclear(task: _Task, reduced: Reduced, base: LeastDistance, V: Array) -> Solution:
-    if min(V.shape) == 1:  # of rank one, where both norms agree
-        method, u, iterations = least_distance.METHOD, base.u / np.linalg.norm(V), base.iterations
+    price = None if task.slack is None else float(task.slack / reduced.scale**task.norm.power)
+    target = min(1e-11, 1e-2 * task.tolerance)
+    if price is None:
+        base = least_distance.solve(reduced)
+        if base.V is None:
+            return _not_separable(task, base)
+        method = least_distance.METHOD
     else:
-        target = min(1e-11, 1e-2 * task.tolerance)
-        point = interior_point.solve(reduced, V, base.u, least_distance.independent_rows(reduced), target=target)
-        method, V, u, iterations = interior_point.METHOD, point.V, point.u, point.iterations
-    dual = u * reduced.scale
-    solution = _solved(task, method, reduced.lift(V), dual, iterations)
+        keep = least_distance.independent_rows(reduced)
+        if int((keep & reduced.equality).sum()) == reduced.spans[0] * reduced.spans[1]:
+            return _pinned(task, reduced, price)
+        base, method = soft_margin.solve(reduced, price, keep, target=target), soft_margin.METHOD
+    if task.norm.name != "fro":
+        return _other_norm(task, reduced, base, price, target)
+    return _solved(task, method, reduced.lift(_weight(base)), base.u * reduced.scale**2, base.iterations)
+
+
+def _pinned(task: _Task, reduced: Reduced, price: float) -> Solution:
+    """Equalities that leave W = 0 only: every separation row pays its slack, and the equalities' multipliers balance."""
+    u, features = np.where(reduced.equality, 0.0, price), reduced.features()
+    rest = features[reduced.equality].T
+    u[reduced.equality] = -np.linalg.lstsq(rest, features.T @ u, rcond=None)[0]
+    W = np.zeros((task.problem.data.d_k, task.problem.data.d_q))
+    return _solved(task, "equalities alone", W, u * reduced.scale**task.norm.power, 0)
+
+
+def _other_norm(task: _Task, reduced: Reduced, base: LeastDistance, price: float | None, target: float) -> Solution:
+    rows = reduced if task.norm.invariant else reduce(task.problem, spans=False)
+    try:
+        method, V, u, iterations = _optimum(task, rows, base, price, target)
+    except np.linalg.LinAlgError as error:
+        return _without_weight(task, Status.UNKNOWN, f"Unknown: {error}.", "none", 0)
+    dual = u * rows.scale**task.norm.power
+    solution = _solved(task, method, rows.lift(V), dual, iterations)
     if task.max_rank is None or solution.rank is None or solution.rank <= task.max_rank:
         return solution
     return _low_rank(task, reduced, V, dual)
+
+
+def _optimum(
+    task: _Task, rows: Reduced, base: LeastDistance, price: float | None, target: float
+) -> tuple[str, Array, Array, int]:
+    """`(method, V, u, iterations)` in the coordinates of `rows`."""
+    keep, V = least_distance.independent_rows(rows), _weight(base)
+    if task.norm.invariant and min(rows.spans) == 1 and price is None:  # of rank one, where these norms agree
+        return least_distance.METHOD, V, base.u / np.linalg.norm(V), base.iterations
+    if task.norm.name == "nuc":
+        point = interior_point.solve(rows, V, base.u, keep, target=target, slack=price)
+        return interior_point.METHOD, point.V, point.u, point.iterations
+    if task.norm.name == "spec":
+        point = spectral.solve(rows, V, base.u, target=target, slack=price)
+        return spectral.METHOD, point.V, point.u, point.iterations
+    if task.norm.name == "max":
+        point = entrywise.largest(rows, slack=price)
+        return entrywise.LINEAR_PROGRAM, point.V, point.u, point.iterations
+    point = entrywise.power(rows, task.norm.power, base.u, keep, target=target, slack=price)
+    return entrywise.NEWTON, point.V, point.u, point.iterations
+
+
+def _weight(base: LeastDistance) -> Array:
+    assert base.V is not None
+    return base.V
 
 
 def _low_rank(task: _Task, reduced: Reduced, V: Array, dual: Array) -> Solution:
@@ -176,22 +236,25 @@ def _low_rank(task: _Task, reduced: Reduced, V: Array, dual: Array) -> Solution:
 
 
 def _solved(task: _Task, method: str, W: Array, dual: Array, iterations: int) -> Solution:
-    problem, certificate = task.problem, verify.certify(task.problem, W, dual, task.norm)
+    problem, norm = task.problem, task.norm.name
+    certificate = verify.certify(problem, W, dual, norm, task.slack)
+    value = task.norm.value(W)
     return Solution(
         problem=problem,
         status=Status.OPTIMAL if certificate.holds(task.tolerance) else Status.UNKNOWN,
         message=explain.solved(certificate, task.tolerance),
-        norm=task.norm,
+        norm=norm,
         method=method,
         W=W,
         dual=dual,
-        value=certificate.primal,
-        margin=float(problem.margins(W)[~problem.equality].min()) / certificate.primal,
+        value=value,
+        margin=float(problem.margins(W)[problem.separates].min()) / value if value > 0 else None,
         support=verify.support_tokens(problem, W),
         rank=verify.rank(W),
-        rank_bound=verify.rank_bound(problem, dual, task.norm),
+        rank_bound=verify.rank_bound(problem, dual, norm),
         certificate=certificate,
         farkas=None,
+        slack=task.slack,
         iterations=iterations,
         seconds=time.perf_counter() - task.start,
     )
@@ -208,4 +271,4 @@ def _not_separable(task: _Task, base: LeastDistance) -> Solution:
 
 def _without_weight(task: _Task, status: Status, message: str, method: str, iterations: int) -> Solution:
     seconds = time.perf_counter() - task.start
-    return Solution.without_weight(task.problem, status, message, task.norm, method, iterations, seconds)
+    return Solution.without_weight(task.problem, status, message, task.norm.name, method, iterations, seconds)

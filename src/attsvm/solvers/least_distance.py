@@ -10,6 +10,7 @@ residual is zero, the Farkas vector.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,25 +40,24 @@ class LeastDistance:
 
 @dataclass(frozen=True, eq=False)
 class _UnitRows:
-    """Rows scaled to norm one, `a_k = δ_k z_kᵀ / size_k` against `target_k = 1 / size_k`: M has a unit diagonal."""
+    """Rows scaled to norm one, `a_k = δ_k z_kᵀ / size_k` with targets divided by `size_k`: M has a unit diagonal."""
 
     delta: Float[Array, "K p"]
     z: Float[Array, "K q"]
     size: Float[Array, " K"]
     equality: Bool[Array, " K"]
-    gram: Float[Array, "K K"]
+    target: Float[Array, " K"]
 
-    @property
-    def target(self) -> Array:
-        return np.where(self.equality, 0.0, 1.0 / self.size)
+    @cached_property
+    def gram(self) -> Array:
+        return (self.delta @ self.delta.T) * (self.z @ self.z.T)
 
     @property
     def spans(self) -> int:
         return self.delta.shape[1] * self.z.shape[1]
 
     def take(self, index: Array) -> _UnitRows:
-        part = self.delta[index], self.z[index], self.size[index], self.equality[index]
-        return _UnitRows(*part, self.gram[np.ix_(index, index)])
+        return _UnitRows(*(a[index] for a in (self.delta, self.z, self.size, self.equality, self.target)))
 
     def features(self, index: Array) -> Array:
         return np.einsum("kp,kq->kpq", self.delta[index], self.z[index]).reshape(len(index), self.spans)
@@ -70,11 +70,11 @@ class _UnitRows:
 
 
 def solve(rows: Reduced) -> LeastDistance:
-    """Least Frobenius norm V with `δ_kᵀ V z_k >= 1` (`= 0` on equality rows), all in the reduced spans."""
+    """Least Frobenius norm V with `δ_kᵀ V z_k >= target_k` (`= 0` on equality rows), all in the reduced spans."""
     unit = _normalise(rows)
-    empty = (unit.size == 0) & ~rows.equality
-    if empty.any():
-        return LeastDistance(None, np.where(empty, 1.0, 0.0), 0)
+    void = (rows.target > 0) & ~(unit.delta.any(1) & unit.z.any(1))
+    if void.any():
+        return LeastDistance(None, np.where(void, 1.0, 0.0), 0)
     fixed = _independent(unit)
     count = 0
     if NNLS_ROWS < len(unit.size) <= unit.spans:
@@ -98,7 +98,8 @@ def _normalise(rows: Reduced) -> _UnitRows:
     delta_norm, z_norm = np.linalg.norm(rows.delta, axis=1), np.linalg.norm(rows.z, axis=1)
     delta = rows.delta / np.where(delta_norm > 0, delta_norm, 1.0)[:, None]
     z = rows.z / np.where(z_norm > 0, z_norm, 1.0)[:, None]
-    return _UnitRows(delta, z, delta_norm * z_norm, rows.equality, (delta @ delta.T) * (z @ z.T))
+    size = np.where(delta_norm * z_norm > 0, delta_norm * z_norm, 1.0)
+    return _UnitRows(delta, z, size, rows.equality, rows.target / size)
 
 
 def _result(unit: _UnitRows, u: Array, V: Array, count: int) -> LeastDistance:
@@ -168,7 +169,7 @@ def _pivot_ratio(upper: Array) -> float:
 
 def _independent(unit: _UnitRows) -> Bool[Array, " K"]:
     """A maximal independent set of equality rows; the others follow from it."""
-    keep = unit.equality & (unit.size > 0)
+    keep = unit.equality & unit.delta.any(1) & unit.z.any(1)
     index = np.flatnonzero(keep)
     if len(index):
         factor: Any = sl.qr(unit.features(index).T, mode="r", pivoting=True)
