@@ -17,7 +17,7 @@ from attsvm.errors import AttSVMError, InputError
 if TYPE_CHECKING:
     from attsvm import Solution, Trajectory
 
-Norm = Literal["fro", "nuc"]
+Norm = Literal["fro", "nuc", "spec", "max"] | float
 Json = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print one JSON object instead of a table.")
 ]
@@ -59,6 +59,7 @@ def solve(
     *,
     norm: Norm = "fro",
     chosen: Literal["optimal"] | None = None,
+    slack: float | None = None,
     max_rank: int | None = None,
     tolerance: float = 1e-8,
     out: Path | None = None,
@@ -72,7 +73,9 @@ def solve(
         .npz or .safetensors with tokens X (n, T, d) and queries z (n, d) or (n, m, d); optional labels y, value
         vector v, visibility mask, and chosen: indices (n,) or (n, m), or booleans (n, T) or (n, m, T).
     norm
-        Frobenius norm, or nuclear norm.
+        fro (Frobenius), nuc (nuclear), spec (spectral), max (entrywise), or the exponent of an entrywise p-norm.
+    slack
+        The price of a unit of slack; makes the margin soft.
     chosen
         Choose the tokens with the best scores y vᵀx, instead of those stored in the file.
     max_rank
@@ -90,7 +93,8 @@ def solve(
             "(n,) or booleans (n, T); or let the scores choose: --chosen optimal (needs v, and y unless all labels "
             "are +1)."
         )
-    solution = attsvm.solve(data, chosen or stored, norm=norm, max_rank=max_rank, tolerance=tolerance, throw=False)
+    options = {"slack": slack, "max_rank": max_rank, "tolerance": tolerance}
+    solution = attsvm.solve(data, chosen or stored, norm=norm, throw=False, **options)
     if out is not None:
         solution.save(out)
     tables.show(solution.summary() if as_json else tables.solution_table(solution, out))

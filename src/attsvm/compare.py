@@ -15,6 +15,7 @@ from attsvm.data import TokenData
 from attsvm.errors import InputError
 from attsvm.problem import Problem
 from attsvm.solution import Solution
+from attsvm.verify import norm_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ class Comparison:
 
     Attributes:
         form: the trained form, `"W"` or `"KQ"`.
-        svm: the norm of the attention SVMs, `"fro"` or `"nuc"`.
+        svm: the name of the norm of the attention SVMs, such as `"fro"` or `"nuc"`.
         table: one row per run and recorded step, in this order. Columns: `run`; `data`, the index of its data set;
             `seed`; `step`; `norm`, `‖W‖_F`; `loss`; `correlation`, `<W, W_svm>/(‖W‖_F ‖W_svm‖_F)`; `margin`,
             `min_k δ_kᵀWz_k/‖W‖` over the separation rows, in the norm of the SVM; `efficiency`, that margin over
@@ -138,7 +139,7 @@ def margin(W: Float[Array, " ..."], problem: Problem, norm: str = "fro") -> Floa
     Args:
         W: `(..., d_k, d_q)`.
         problem: such as `solution.problem`.
-        norm: `"fro"` or `"nuc"`, the norm W is measured in.
+        norm: the norm W is measured in, as in `attsvm.solve`.
 
     Raises:
         InputError: W does not fit the data.
@@ -148,7 +149,7 @@ def margin(W: Float[Array, " ..."], problem: Problem, norm: str = "fro") -> Floa
     if W.shape[-2:] != shape:
         raise InputError(f"W has shape {W.shape}; these data need (..., {shape[0]}, {shape[1]}).")
     flat = W.reshape(-1, *shape)
-    delta, pair = problem.delta[~problem.equality], problem.pair[~problem.equality]
+    delta, pair = problem.delta[problem.separates], problem.pair[problem.separates]
     least = np.empty(len(flat))
     size = max(1, _CHUNK // delta.size)
     for part in (slice(i, i + size) for i in range(0, len(flat), size)):
@@ -231,9 +232,8 @@ def _check(solution: Solution, data: TokenData, run: int) -> None:
 
 
 def _norms(W: Float[Array, "... d_k d_q"], norm: str) -> Float[Array, " ..."]:
-    if norm == "nuc":
-        return np.asarray(np.linalg.svd(W, compute_uv=False).sum(-1))
-    return np.asarray(np.linalg.norm(W, axis=(-2, -1)))
+    value = norm_named(norm).value
+    return np.array([value(one) for one in W.reshape(-1, *W.shape[-2:])]).reshape(W.shape[:-2])
 
 
 def _unit(W: Float[Array, "... d_k d_q"]) -> Float[Array, "... d_k d_q"]:

@@ -163,7 +163,8 @@ def _label_curves(axes: Sequence[Axes], named: Mapping[str, Comparison]) -> None
 
 
 def _svm_symbol(norm: str) -> str:
-    return r"W_{\mathrm{mm}}" if norm == "fro" else r"W_{\mathrm{mm}}^{\star}"
+    named = {"fro": r"W_{\mathrm{mm}}", "nuc": r"W_{\mathrm{mm}}^{\star}"}
+    return named.get(norm, rf"W_{{\mathrm{{{norm}}}}}")
 
 
 @mpl.rc_context(STYLE)

@@ -26,6 +26,7 @@ class Problem:
     The inequalities of a flat query are `>= 0` instead: see `build`.
 
     Attributes:
+        flat: `(n, m)`, queries without force.
         delta: `(K, d_k)`, `δ_k = x_chosen - x_other`.
         queries: `(P, d_q)`, all queries; `pair (K,)` says which one row k uses.
         equality: `(K,)`, True for rows `= 0`.
@@ -35,6 +36,7 @@ class Problem:
 
     data: TokenData
     selection: Selection
+    flat: Bool[Array, "n m"]
     delta: Float[Array, "K d_k"]
     queries: Float[Array, "P d_q"]
     pair: Int[Array, " K"]
@@ -90,6 +92,7 @@ def build(data: TokenData, selection: Selection, flat: Bool[Array, "n m"] | None
     return Problem(
         data=data,
         selection=selection,
+        flat=flat,
         delta=data.tokens[example, chosen] - data.tokens[example, other],
         queries=data.queries.reshape(-1, data.d_q),
         pair=example * data.m + query,

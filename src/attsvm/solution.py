@@ -33,8 +33,8 @@ class Certificate:
 
     Attributes:
         primal: `‖W‖`, or the objective `f(W) + CΣξ` of a soft margin.
-        bound: `bᵀu / ‖G(u)‖_dual` with the targets b, a lower bound on the norm of every feasible W; `bᵀu - f*(G(u))` for a
-            soft margin.
+        bound: `bᵀu / ‖G(u)‖_dual` with the targets b, a lower bound on the norm of every feasible W; with a soft
+            margin `bᵀu - f*(G(u))`.
         gap: `(‖W‖ / (1 - violation) - bound) / ‖W‖`, relative; the first term is the norm of W scaled to feasibility.
         violation: largest `1 - δᵀWz` over separation rows and `|δᵀWz|` over equalities; margins are of order one, so
             this is relative.
@@ -107,7 +107,7 @@ class Solution:
     farkas: Farkas | None
     iterations: int
     seconds: float
-    slack: float | None = None
+    slack: float | int | None = None
 
     @classmethod
     def without_weight(
@@ -163,7 +163,7 @@ class Solution:
         if path.suffix != ".npz" or not path.parent.is_dir():
             raise InputError(f"A solution is saved as .npz in a folder that exists; got {str(path)!r}.")
         named = {"X": data.tokens, "z": data.queries, "y": data.labels, "mask": data.mask, "v": data.value}
-        named |= {"chosen": self.problem.selection.sets, "rows": self.problem.rows}
+        named |= {"chosen": self.problem.selection.sets, "flat": self.problem.flat, "rows": self.problem.rows}
         named |= {"W": self.W, "dual": self.dual, "support": self.support}
         summary = self.summary()
         if self.certificate is not None:
@@ -189,7 +189,7 @@ def load_solution(path: str | Path) -> Solution:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         summary = json.loads(str(arrays["summary"]))
-        problem = build(data, Selection(np.asarray(chosen)))
+        problem = build(data, Selection(np.asarray(chosen)), arrays["flat"])
         if not np.array_equal(problem.rows, arrays["rows"]):
             raise ValueError("its rows are not those of its data")
         return _restored(problem, arrays, summary)
@@ -204,7 +204,7 @@ def load_solution(path: str | Path) -> Solution:
 def _restored(problem: Problem, arrays: dict[str, Array], summary: dict[str, Any]) -> Solution:
     certificate, farkas = summary.get("certificate"), arrays.get("farkas")
     proof = farkas if farkas is None else Farkas(farkas, summary["farkas_residual"], summary["farkas_norm_bound"])
-    plain = ("message", "norm", "method", "value", "margin", "rank", "rank_bound", "iterations", "seconds")
+    plain = ("message", "norm", "method", "value", "margin", "rank", "rank_bound", "iterations", "seconds", "slack")
     W = arrays.get("W")
     if W is not None and W.shape != (problem.data.d_k, problem.data.d_q):
         raise ValueError(f"its W has shape {W.shape}")

@@ -22,7 +22,7 @@ FARKAS_TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm and its dual. `power` p > 1 makes the soft-margin objective `‖W‖^p / p + CΣξ`; 1 leaves the norm itself."""
+    """A norm and its dual. `power` p > 1 makes the soft-margin objective `‖W‖^p / p + CΣξ`; 1 leaves the norm."""
 
     name: str
     value: Callable[[Array], float]
@@ -76,7 +76,7 @@ NORMS = {
 }
 
 
-def norm_named(norm: str | float) -> Norm:
+def norm_named(norm: str | float | int) -> Norm:
     """A norm by name, `"fro"`, `"nuc"`, `"spec"`, `"max"` or `"p=3"`, or by the exponent p > 1 of an entrywise p-norm.
 
     Raises:
@@ -100,15 +100,15 @@ def certify(
     problem: Problem,
     W: Float[Array, "d_k d_q"],
     dual: Float[Array, " K"],
-    norm: str | float,
-    slack: float | None = None,
+    norm: str | float | int,
+    slack: float | int | None = None,
 ) -> Certificate:
     """Measure how optimal `(W, dual)` is.
 
-    Weak duality needs no solver. For `u >= 0` on inequality rows, every feasible W has `‖W‖ >= bᵀu / ‖G(u)‖_dual` with the
-    targets b, since `bᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. With a soft margin, `0 <= u <= C` bounds the
-    objective by `bᵀu - f*(G(u))`, f* the conjugate of the norm's part. Multipliers are clipped to their box first, and by
-    how much is reported as the dual violation.
+    Weak duality needs no solver. For `u >= 0` on inequality rows, every feasible W has `‖W‖ >= bᵀu / ‖G(u)‖_dual` with
+    the targets b, since `bᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. With a soft margin, `0 <= u <= C`
+    bounds the objective by `bᵀu - f*(G(u))`, f* the conjugate of the norm's part. Multipliers are clipped to their box first,
+    and by how much is reported as the dual violation.
     """
     rule, inequality = norm_named(norm), ~problem.equality
     box = np.clip(dual, 0.0, np.inf if slack is None else slack)
@@ -125,7 +125,7 @@ def certify(
     return Certificate(primal, bound, gap, violation(problem, W), clipped)
 
 
-def _certify_soft(problem: Problem, W: Array, u: Array, rule: Norm, slack: float, clipped: float) -> Certificate:
+def _certify_soft(problem: Problem, W: Array, u: Array, rule: Norm, slack: float | int, clipped: float) -> Certificate:
     primal = rule.objective(W) + slack * float(hinge(problem, W).sum())
     G = problem.combine(u)
     if rule.power == 1.0:
@@ -179,7 +179,7 @@ def dual_rank_bound(problem: Problem, dual: Float[Array, " K"]) -> int:
     return int(np.sum(sigma >= (1.0 - RANK_TOLERANCE) * sigma[0]))
 
 
-def rank_bound(problem: Problem, dual: Float[Array, " K"], norm: str | float) -> int:
+def rank_bound(problem: Problem, dual: Float[Array, " K"], norm: str | float | int) -> int:
     """A bound on the rank of every optimum: from the dual for `"nuc"`, else from the spans of the data.
 
     Entrywise norms do not keep W in those spans: only its shape bounds the rank.

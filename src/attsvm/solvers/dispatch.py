@@ -30,8 +30,8 @@ def solve(
     data: TokenData,
     chosen: Any = "optimal",
     *,
-    norm: str | float = "fro",
-    slack: float | None = None,
+    norm: str | float | int = "fro",
+    slack: float | int | None = None,
     flat: Any = None,
     max_rank: int | None = None,
     tolerance: float = 1e-8,
@@ -45,10 +45,10 @@ def solve(
     Args:
         data: the examples.
         chosen: `"optimal"` (by score), indices `(n,)` or `(n, m)`, booleans `(n, T)` or `(n, m, T)`, or a `Selection`.
-        norm: `"fro"` (exact active set), `"nuc"` or `"spec"` (interior point), `"max"` (linear program), or the exponent
-            p of an entrywise p-norm, from 1.1 to 4 (projected Newton).
-        slack: C > 0 makes the margin soft: minimise `½‖W‖_F² + CΣξ`, `‖W‖_p^p/p + CΣξ`, or `‖W‖ + CΣξ` in the other norms,
-            with `δ_kᵀWz_k >= 1 - ξ_k`. Every problem without equalities is then feasible.
+        norm: `"fro"` (exact active set), `"nuc"` or `"spec"` (interior point), `"max"` (linear program), or the
+            exponent p of an entrywise p-norm, from 1.1 to 4 (projected Newton).
+        slack: C > 0 makes the margin soft: minimise `½‖W‖_F² + CΣξ`, `‖W‖_p^p/p + CΣξ`, or `‖W‖ + CΣξ` in the other
+            norms, with `δ_kᵀWz_k >= 1 - ξ_k`. Every problem without equalities is then feasible.
         flat: `(n, m)` or `(n,)` booleans: queries whose head has no gradient at the pooled token. Their rows are `>= 0`
             instead of `>= 1`: they exert no force, yet come alive where their unchosen tokens gain weight.
         max_rank: with `"nuc"`, also demand `rank(W) <= max_rank`. Non-convex below the rank of the free optimum: the
@@ -83,7 +83,7 @@ def solve_many(
     data: Sequence[TokenData],
     chosen: Any = "optimal",
     *,
-    norm: str | float = "fro",
+    norm: str | float | int = "fro",
     tolerance: float = 1e-8,
     jobs: int = 1,
 ) -> list[Solution]:
@@ -115,13 +115,13 @@ def solve_many(
 class _Task:
     problem: Problem
     norm: verify.Norm
-    slack: float | None
+    slack: float | int | None
     max_rank: int | None
     tolerance: float
     start: float
 
 
-def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str | float, tolerance: float) -> list[Solution]:
+def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str | float | int, tolerance: float) -> list[Solution]:
     solutions = []
     for index, data, chosen in block:
         try:
@@ -140,12 +140,12 @@ def _flat(data: TokenData, flat: Any) -> Array:
     given = np.asarray(flat)
     if given.dtype != bool or given.shape not in ((data.n, data.m), (data.n,)):
         raise InputError(
-            f"flat must be booleans of shape {(data.n, data.m)} or ({data.n},); got {given.dtype} of shape {given.shape}."
+            f"flat must be booleans of shape {(data.n, data.m)} or ({data.n},); got {given.dtype} of {given.shape}."
         )
     return np.broadcast_to(given.reshape(data.n, -1), (data.n, data.m))
 
 
-def _check_options(rule: verify.Norm, slack: float | None, max_rank: int | None, tolerance: float) -> None:
+def _check_options(rule: verify.Norm, slack: float | int | None, max_rank: int | None, tolerance: float) -> None:
     if not isinstance(tolerance, int | float) or not 1e-12 <= tolerance <= 1e-2:
         raise InputError(f"tolerance must be a number from 1e-12 to 1e-2; got {tolerance!r}.")
     if slack is not None and not (isinstance(slack, int | float | np.number) and 0 < slack < np.inf):
@@ -178,7 +178,7 @@ def _solve(task: _Task) -> Solution:
 
 
 def _pinned(task: _Task, reduced: Reduced, price: float) -> Solution:
-    """Equalities that leave W = 0 only: every separation row pays its slack, and the equalities' multipliers balance."""
+    """Equalities that leave W = 0 only: every separation row pays its slack, the equalities' multipliers balance."""
     u, features = np.where(reduced.equality, 0.0, price), reduced.features()
     rest = features[reduced.equality].T
     u[reduced.equality] = -np.linalg.lstsq(rest, features.T @ u, rcond=None)[0]

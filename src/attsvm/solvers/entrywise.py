@@ -66,6 +66,7 @@ def power(rows: Reduced, p: float, u: Array, keep: Array, *, target: float, slac
     """Minimise `Σ|V_ij|^p / p` (`+ slack·Σξ`) over the rows, from the multipliers `u` of the Frobenius solution."""
     dual = _Dual(rows, p, keep, slack)
     u, damping = dual.onto(dual.best_multiple(u[keep])), SMALLEST_DAMPING
+    iteration = 0
     for iteration in range(1, MAX_ITERATIONS + 1):  # noqa: B007 - reported
         gradient, curvature = dual.derivatives(u)
         blocked = ((u <= dual.low) & (gradient <= 0)) | ((u >= dual.high) & (gradient >= 0))

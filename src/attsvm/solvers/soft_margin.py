@@ -1,7 +1,7 @@
 """Frobenius norm with a soft margin: `min ½‖V‖_F² + Σ C ξ_k` with `δ_kᵀ V z_k >= 1 - ξ_k`.
 
-The dual is `max bᵀu - ½ uᵀMu` in the box `0 <= u <= C`. A primal-dual interior-point method on it finds which rows are free,
-at zero and at C; solving for the free ones then gives the answer to rounding, where M is nonsingular on them.
+The dual is `max bᵀu - ½ uᵀMu` in the box `0 <= u <= C`. A primal-dual interior-point method on it finds which rows are
+free, at zero and at C; solving for the free ones then gives the answer to rounding, where M is nonsingular on them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from attsvm.problem import Reduced
 from attsvm.solvers import cone
