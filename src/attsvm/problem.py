@@ -134,6 +134,10 @@ class Reduced:
         part = {"pair": self.pair[index], "equality": self.equality[index], "target": self.target[index]}
         return replace(self, delta=self.delta[index], **part)
 
+    def margins(self, V: Float[Array, "p q"]) -> Float[Array, " K"]:
+        """`δ_kᵀ V z_k` for every row."""
+        return np.einsum("kp,kp->k", self.delta, (self.queries @ V.T)[self.pair])
+
     def features(self) -> Float[Array, "K pq"]:
         """`vec(δ_k z_kᵀ)`: only for spans so small that `p q` is no larger than the rows themselves."""
         return np.einsum("kp,kq->kpq", self.delta, self.z).reshape(len(self.pair), -1)

@@ -106,9 +106,9 @@ def certify(
     """Measure how optimal `(W, dual)` is.
 
     Weak duality needs no solver. For `u >= 0` on inequality rows, every feasible W has `‖W‖ >= bᵀu / ‖G(u)‖_dual` with
-    the targets b, since `bᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. With a soft margin, `0 <= u <= C`
-    bounds the objective by `bᵀu - f*(G(u))`, f* the conjugate of the norm's part. Multipliers are clipped to their box first,
-    and by how much is reported as the dual violation.
+    the targets b, since `bᵀu <= Σ u_k δ_kᵀWz_k = <G(u), W> <= ‖G(u)‖_dual ‖W‖`. With a soft margin, multipliers
+    `0 <= u <= C` bound the objective by `bᵀu - f*(G(u))`, f* the conjugate of the norm part. Multipliers are clipped to
+    their box first, and by how much is reported as the dual violation.
     """
     rule, inequality = norm_named(norm), ~problem.equality
     box = np.clip(dual, 0.0, np.inf if slack is None else slack)

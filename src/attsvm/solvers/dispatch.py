@@ -17,7 +17,16 @@ from attsvm.errors import InputError, NotSeparableError, NotSolvedError
 from attsvm.problem import Problem, Reduced, build, reduce
 from attsvm.selection import as_selection
 from attsvm.solution import Solution, Status
-from attsvm.solvers import entrywise, explain, interior_point, least_distance, low_rank, soft_margin, spectral
+from attsvm.solvers import (
+    entrywise,
+    explain,
+    interior_point,
+    least_distance,
+    low_rank,
+    soft_margin,
+    spectral,
+    working_set,
+)
 from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
@@ -163,10 +172,10 @@ def _solve(task: _Task) -> Solution:
     price = None if task.slack is None else float(task.slack / reduced.scale**task.norm.power)
     target = min(1e-11, 1e-2 * task.tolerance)
     if price is None:
-        base = least_distance.solve(reduced)
+        solver = least_distance if task.problem.n_rows < working_set.WORTHWHILE else working_set
+        base, method = solver.solve(reduced), solver.METHOD
         if base.V is None:
             return _not_separable(task, base)
-        method = least_distance.METHOD
     else:
         keep = least_distance.independent_rows(reduced)
         if int((keep & reduced.equality).sum()) == reduced.spans[0] * reduced.spans[1]:
