@@ -196,7 +196,17 @@ def _row_basis(rows: Array) -> Array:
     """
     d, length = rows.shape[1], np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / np.where(length > 0, length, 1.0)
-    R = np.linalg.qr(rows, mode="r") if len(rows) > d else rows
-    _, sigma, Vt = np.linalg.svd(R, full_matrices=False)
-    rank = int(np.sum(sigma > max(rows.shape) * np.finfo(float).eps * sigma[0]))
-    return np.eye(d) if rank == d else Vt[: max(rank, 1)].T
+    small = max(rows.shape) * np.finfo(float).eps
+    if len(rows) >= d:
+        R = np.linalg.qr(rows, mode="r")
+        sigma = np.linalg.svd(R, compute_uv=False)
+        if sigma[-1] > small * sigma[0]:
+            return np.eye(d)
+    else:
+        Q, R = np.linalg.qr(rows.T)
+        sigma = np.linalg.svd(R, compute_uv=False)
+        if sigma[-1] > small * sigma[0]:
+            return Q
+    _, sigma, Vt = np.linalg.svd(rows, full_matrices=False)
+    rank = int(np.sum(sigma > small * sigma[0]))
+    return Vt[: max(rank, 1)].T

@@ -179,20 +179,6 @@ def dual_rank_bound(problem: Problem, dual: Float[Array, " K"]) -> int:
     return int(np.sum(sigma >= (1.0 - RANK_TOLERANCE) * sigma[0]))
 
 
-def rank_bound(problem: Problem, dual: Float[Array, " K"], norm: str | float | int) -> int:
-    """A bound on the rank of every optimum: from the dual for `"nuc"`, else from the spans of the data.
-
-    Entrywise norms do not keep W in those spans: only its shape bounds the rank.
-    """
-    rule = norm_named(norm)
-    if rule.name == "nuc":
-        return dual_rank_bound(problem, dual)
-    if not rule.invariant:
-        return min(problem.data.d_k, problem.data.d_q)
-    used = np.unique(problem.pair)
-    return int(min(np.linalg.matrix_rank(problem.delta), np.linalg.matrix_rank(problem.queries[used])))
-
-
 def support_tokens(problem: Problem, W: Float[Array, "d_k d_q"]) -> Int[Array, "s 3"]:
     """Tokens whose row is tight or violated, `δᵀWz <= 1 + TIGHT_TOLERANCE`, as (example, query, token)."""
     tight = problem.separates & (problem.margins(W) <= 1.0 + TIGHT_TOLERANCE)

@@ -11,13 +11,13 @@ Array = np.ndarray
 STEP_TO_BOUNDARY = 0.9  # closer, the iterates hug the boundary and lose digits
 
 # straight to LAPACK: on matrices of this size the checks of the usual wrappers cost as much as the work
-potrf, potrs = get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
+potrf, potrs, syevd, gesdd = get_lapack_funcs(("potrf", "potrs", "syevd", "gesdd"), dtype=np.float64)
 
 
 def scaling(X: Float[Array, "N N"], S: Float[Array, "N N"]) -> tuple[Float[Array, "N N"], Float[Array, " N"]]:
     """`(P, λ)` with `PᵀSP = P⁻¹XP⁻ᵀ = diag(λ)`; `Ω = PPᵀ` has `ΩSΩ = X`."""
-    lower_x, lower_s = np.linalg.cholesky(X), np.linalg.cholesky(S)
-    _, lam, Vt = np.linalg.svd(lower_s.T @ lower_x)
+    lower_x, lower_s = _cholesky(X), _cholesky(S)
+    _, lam, Vt, _ = gesdd(lower_s.T @ lower_x)
     return lower_x @ (Vt.T / np.sqrt(lam)), lam
 
 
@@ -30,7 +30,7 @@ def centred(lam: Float[Array, " N"], center: float, second_order: Float[Array, "
 def spectrum(lam: Float[Array, " N"], direction: Float[Array, "N N"]) -> Float[Array, " N"]:
     """Eigenvalues, ascending, of a scaled direction relative to `diag(λ)`."""
     root = np.sqrt(lam)
-    return np.linalg.eigvalsh(direction / root[:, None] / root)
+    return syevd(direction / np.outer(root, root), compute_v=0)[0]
 
 
 def matrix_step(lowest: float) -> float:
@@ -40,8 +40,15 @@ def matrix_step(lowest: float) -> float:
 
 def row_step(value: Float[Array, " k"], direction: Float[Array, " k"]) -> float:
     """Longest step that keeps every entry non-negative."""
-    falling = direction < 0
-    return float(np.min(-value[falling] / direction[falling], initial=1e12))
+    lowest = float((direction / value).min(initial=0.0))
+    return 1.0 / -lowest if lowest < -1e-12 else 1e12
+
+
+def _cholesky(matrix: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    lower, failed = potrf(matrix, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError("an iterate left the cone by rounding")
+    return np.tril(lower)
 
 
 def factor(matrix: Float[Array, "k k"], diagonal: Float[Array, " k"] | float = 0.0) -> Float[Array, "k k"]:

@@ -31,7 +31,7 @@ from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
 
-SINGLE_THREAD_ROWS = 1000
+SINGLE_THREAD_ROWS = (128, 1000)
 _BLAS = ThreadpoolController()
 
 
@@ -141,8 +141,12 @@ def _solve_block(block: list[tuple[int, TokenData, Any]], norm: str | float | in
 
 
 def _threads(problem: Problem) -> AbstractContextManager[Any]:
-    """One BLAS thread for small problems: more cost time there, and much of it where other work shares the machine."""
-    return _BLAS.limit(limits=1) if problem.n_rows <= SINGLE_THREAD_ROWS else nullcontext()
+    """One BLAS thread for small problems: more cost time there, and much of it where other work shares the machine.
+
+    Changing the number itself takes most of a millisecond, longer than the smallest problems would gain.
+    """
+    low, high = SINGLE_THREAD_ROWS
+    return _BLAS.limit(limits=1) if low <= problem.n_rows <= high else nullcontext()
 
 
 def _flat(data: TokenData, flat: Any) -> Array:
@@ -183,7 +187,7 @@ def _solve(task: _Task) -> Solution:
         base, method = soft_margin.solve(reduced, price, keep, target=target), soft_margin.METHOD
     if task.norm.name != "fro":
         return _other_norm(task, reduced, base, price, target)
-    return _solved(task, method, reduced.lift(_weight(base)), base.u * reduced.scale**2, base.iterations)
+    return _solved(task, reduced, method, _weight(base), base.u, base.iterations)
 
 
 def _pinned(task: _Task, reduced: Reduced, price: float) -> Solution:
@@ -191,8 +195,7 @@ def _pinned(task: _Task, reduced: Reduced, price: float) -> Solution:
     u, features = np.where(reduced.equality, 0.0, price), reduced.features()
     rest = features[reduced.equality].T
     u[reduced.equality] = -np.linalg.lstsq(rest, features.T @ u, rcond=None)[0]
-    W = np.zeros((task.problem.data.d_k, task.problem.data.d_q))
-    return _solved(task, "equalities alone", W, u * reduced.scale**task.norm.power, 0)
+    return _solved(task, reduced, "equalities alone", np.zeros(reduced.spans), u, 0)
 
 
 def _other_norm(task: _Task, reduced: Reduced, base: LeastDistance, price: float | None, target: float) -> Solution:
@@ -201,11 +204,10 @@ def _other_norm(task: _Task, reduced: Reduced, base: LeastDistance, price: float
         method, V, u, iterations = _optimum(task, rows, base, price, target)
     except np.linalg.LinAlgError as error:
         return _without_weight(task, Status.UNKNOWN, f"Unknown: {error}.", "none", 0)
-    dual = u * rows.scale**task.norm.power
-    solution = _solved(task, method, rows.lift(V), dual, iterations)
+    solution = _solved(task, rows, method, V, u, iterations)
     if task.max_rank is None or solution.rank is None or solution.rank <= task.max_rank:
         return solution
-    return _low_rank(task, reduced, V, dual)
+    return _low_rank(task, rows, V, u)
 
 
 def _optimum(
@@ -233,19 +235,21 @@ def _weight(base: LeastDistance) -> Array:
     return base.V
 
 
-def _low_rank(task: _Task, reduced: Reduced, V: Array, dual: Array) -> Solution:
+def _low_rank(task: _Task, rows: Reduced, V: Array, u: Array) -> Solution:
     rank = int(task.max_rank or 0)
-    point = low_rank.solve(reduced, V, rank)
+    point = low_rank.solve(rows, V, rank)
     if point is None:
         return _without_weight(task, Status.UNKNOWN, explain.no_low_rank(rank), low_rank.METHOD, 0)
-    solution = _solved(task, low_rank.METHOD, reduced.lift(point.V), dual, point.iterations)
+    solution = _solved(task, rows, low_rank.METHOD, point.V, u, point.iterations)
     if solution.certificate is None or solution.status is Status.OPTIMAL:
         return solution
     return replace(solution, message=explain.low_rank(solution.certificate, rank))
 
 
-def _solved(task: _Task, method: str, W: Array, dual: Array, iterations: int) -> Solution:
+def _solved(task: _Task, rows: Reduced, method: str, V: Array, u: Array, iterations: int) -> Solution:
+    """Back to the coordinates of the data, certified there."""
     problem, norm = task.problem, task.norm.name
+    W, dual = rows.lift(V), u * rows.scale**task.norm.power
     certificate = verify.certify(problem, W, dual, norm, task.slack)
     value = task.norm.value(W)
     return Solution(
@@ -259,8 +263,8 @@ def _solved(task: _Task, method: str, W: Array, dual: Array, iterations: int) ->
         value=value,
         margin=float(problem.margins(W)[problem.separates].min()) / value if value > 0 else None,
         support=verify.support_tokens(problem, W),
-        rank=verify.rank(W),
-        rank_bound=verify.rank_bound(problem, dual, norm),
+        rank=verify.rank(V),  # W in other bases
+        rank_bound=verify.dual_rank_bound(problem, dual) if norm == "nuc" else min(rows.spans),
         certificate=certificate,
         farkas=None,
         slack=task.slack,

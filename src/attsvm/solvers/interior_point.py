@@ -86,6 +86,7 @@ class _Method:
         self.p, self.q = rows.delta.shape[1], rows.queries.shape[1]
         self.eye = np.eye(self.p + self.q)
         self.slack, self.soft = slack, self.free & (slack is not None)
+        self.barred = slice(None) if self.free.all() else np.flatnonzero(self.free)  # rows with s, u >= 0
 
     def combine(self, u: Array) -> Array:
         return self.delta.T @ (u[:, None] * self.z)
@@ -191,8 +192,8 @@ class _Frame:
         """Newton direction to `XS = center·I`, `su = ξ(C - u) = center`, less the predictor's second-order terms."""
         method, p = self.method, self.method.p
         R = cone.centred(self.lam, center, matrix_term)
-        below = np.where(method.free, (center - before.ds * before.du) / self.u, 0.0)
-        above = np.where(method.soft, (center + before.dxi * before.du) / self.room, 0.0)
+        below = (center * method.free - before.ds * before.du) / self.u
+        above = (center * method.soft + before.dxi * before.du) / self.room
         V = self.point.X[:p, p:] + self.P[:p] @ R @ self.P[p:].T
         residual = method.target - method.margins(V) + below - above
         return self._refined(R, (below, above), self._direction(R, (below, above), residual))
@@ -202,9 +203,10 @@ class _Frame:
         return self._move(R, self._scaled(du), du, pull)
 
     def _move(self, R: Array, dS: Array, du: Array, pull: tuple[Array, Array]) -> _Direction:
+        # s, ξ and their pulls are zero where a row has none, and so are their steps
         point, (below, above) = self.point, pull
-        ds = np.where(self.method.free, below - point.s - point.s / self.u * du, 0.0)
-        dxi = np.where(self.method.soft, above - point.xi + point.xi / self.room * du, 0.0)
+        ds = below - point.s * (1.0 + du / self.u)
+        dxi = above - point.xi * (1.0 - du / self.room) if self.method.slack is not None else above
         return _Direction(R - dS, dS, du, ds, dxi)
 
     def _refined(self, R: Array, pull: tuple[Array, Array], move: _Direction) -> _Direction:
@@ -250,16 +252,20 @@ class _Frame:
         return self._steps(move, cone.spectrum(self.lam, move.dX)[0], cone.spectrum(self.lam, move.dS)[0])
 
     def _steps(self, move: _Direction, lowest_x: float, lowest_s: float) -> tuple[float, float]:
-        free, soft, point = self.method.free, self.method.soft, self.point
-        s, xi = cone.row_step(point.s[free], move.ds[free]), cone.row_step(point.xi[soft], move.dxi[soft])
-        u, room = cone.row_step(point.u[free], move.du[free]), cone.row_step(self.room[soft], -move.du[soft])
-        return min(cone.matrix_step(lowest_x), s, xi), min(cone.matrix_step(lowest_s), u, room)
+        free, soft, point = self.method.barred, self.method.soft, self.point
+        primal = min(cone.matrix_step(lowest_x), cone.row_step(point.s[free], move.ds[free]))
+        dual = min(cone.matrix_step(lowest_s), cone.row_step(point.u[free], move.du[free]))
+        if self.method.slack is not None:
+            primal = min(primal, cone.row_step(point.xi[soft], move.dxi[soft]))
+            dual = min(dual, cone.row_step(self.room[soft], -move.du[soft]))
+        return primal, dual
 
     def product_after(self, move: _Direction, primal: float, dual: float) -> float:
         """`<X, S> + sᵀu + ξᵀ(C - u)` after these steps."""
-        free, point, lam = self.method.free, self.point, np.diag(self.lam)
+        point, lam = self.point, np.diag(self.lam)
         primal, dual = min(1.0, primal), min(1.0, dual)
-        matrices = np.sum((lam + primal * move.dX) * (lam + dual * move.dS))
-        rows = (point.s + primal * move.ds)[free] @ (point.u + dual * move.du)[free]
-        soft = (point.xi + primal * move.dxi) @ (self.room - dual * move.du)
-        return max(float(matrices + rows + soft), 0.0)
+        total = np.vdot(lam + primal * move.dX, lam + dual * move.dS)
+        total += (point.s + primal * move.ds) @ (point.u + dual * move.du)
+        if self.method.slack is not None:
+            total += (point.xi + primal * move.dxi) @ (self.room - dual * move.du)
+        return max(float(total), 0.0)
