@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attsvm import steepest
 from attsvm._lanes import total
 from attsvm.errors import InputError
+from attsvm.steepest import Adam, MirrorDescent, SignDescent, SpectralDescent
 
 Matrices = tuple[Any, ...]
 
@@ -45,6 +47,7 @@ class NormalizedGD:
     """`W ← W - η g/‖g‖_F`; in `(K, Q)` form each factor is normalised by itself. A zero gradient takes no step."""
 
     learning_rate: Any = 0.1
+    svm_norm = "fro"
 
     def init(self, weights: Matrices) -> Any:
         """No state."""
@@ -61,6 +64,7 @@ class GD:
     """Plain gradient descent, `W ← W - η g` (W-GD and KQ-GD of arXiv 2308.16898)."""
 
     learning_rate: Any = 0.1
+    svm_norm = "fro"
 
     def init(self, weights: Matrices) -> Any:
         """No state."""
@@ -72,7 +76,7 @@ class GD:
         return tuple(w - step * g for w, g in zip(weights, direction, strict=True)), state
 
 
-RULES = {"normalized_gd": NormalizedGD, "gd": GD}
+RULES = {"normalized_gd": NormalizedGD, "gd": GD, "sign": SignDescent, "spectral": SpectralDescent, "adam": Adam}
 
 
 def as_optimizer(optimizer: str | Optimizer, learning_rate: float | None) -> Optimizer:
@@ -83,6 +87,8 @@ def as_optimizer(optimizer: str | Optimizer, learning_rate: float | None) -> Opt
             and finite, or one given twice.
     """
     if isinstance(optimizer, str):
+        if optimizer == "mirror":
+            raise InputError('optimizer: "mirror" needs its exponent; give MirrorDescent(p, learning_rate).')
         if optimizer not in RULES:
             raise InputError(f"optimizer: got {optimizer!r}, expected one of {sorted(RULES)} or an Optimizer object.")
         return as_optimizer(RULES[optimizer](0.1 if learning_rate is None else learning_rate), None)
@@ -93,7 +99,22 @@ def as_optimizer(optimizer: str | Optimizer, learning_rate: float | None) -> Opt
     rate = optimizer.learning_rate
     if not (isinstance(rate, int | float | np.floating | np.integer) and 0 < rate < np.inf):
         raise InputError(f"learning_rate: got {rate!r}, expected a positive finite number.")
+    steepest.check(optimizer)
     return optimizer
+
+
+def svm_of(rule: str | Optimizer) -> str | float:
+    """The norm of the attention SVM that W, trained by this rule, turns to: what `attsvm.solve` takes as `norm`.
+
+    How far that is theorem, conjecture or measurement: see `attsvm.steepest`.
+
+    Raises:
+        InputError: no such rule, or one whose class does not name an `svm_norm`.
+    """
+    norm = getattr(as_optimizer(rule, None), "svm_norm", None)
+    if norm is None:
+        raise InputError(f"svm_of: {type(rule).__name__} names no svm_norm; give its class one, as NormalizedGD has.")
+    return norm
 
 
 def _unit(g: Any) -> Any:
@@ -102,4 +123,15 @@ def _unit(g: Any) -> Any:
     return jnp.where(norm == 0, 0.0, g / norm)
 
 
-__all__ = ["GD", "RULES", "NormalizedGD", "Optimizer", "as_optimizer"]
+__all__ = [
+    "GD",
+    "RULES",
+    "Adam",
+    "MirrorDescent",
+    "NormalizedGD",
+    "Optimizer",
+    "SignDescent",
+    "SpectralDescent",
+    "as_optimizer",
+    "svm_of",
+]

@@ -31,7 +31,7 @@ from attsvm.solvers.least_distance import LeastDistance
 
 Array = np.ndarray
 
-SINGLE_THREAD_ROWS = (128, 1000)
+SINGLE_THREAD_ROWS = (80, 1000)
 _BLAS = ThreadpoolController()
 
 
@@ -145,8 +145,8 @@ def _threads(problem: Problem) -> AbstractContextManager[Any]:
 
     Changing the number itself takes most of a millisecond, longer than the smallest problems would gain.
     """
-    low, high = SINGLE_THREAD_ROWS
-    return _BLAS.limit(limits=1) if low <= problem.n_rows <= high else nullcontext()
+    few, many = SINGLE_THREAD_ROWS
+    return _BLAS.limit(limits=1) if few <= problem.n_rows <= many else nullcontext()
 
 
 def _flat(data: TokenData, flat: Any) -> Array:
