@@ -109,9 +109,7 @@ class MirrorDescent:
         return tuple(_power(z, 1 / (self.p - 1)) for z in _descend(self, mirrored, unit, state)), state + 1
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["learning_rate", "decay", "beta1", "beta2"], meta_fields=[]
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["learning_rate", "decay", "beta1", "beta2"], meta_fields=[])
 @dataclass(frozen=True)
 class Adam:
     """`W ← W - η_k m̂/√v̂` with Adam's bias-corrected moments of the gradient, and no stability constant.
@@ -122,9 +120,10 @@ class Adam:
     any scale of the gradient. The usual ε = 1e-8 would swallow gradients below it and end the adaptation; here ε = 0,
     with 0/0 = 0.
 
-    Without ε, Adam's SVM is that of the max norm for linear classification; measured here for attention. A gradient
-    that falls faster than `√β2` per step leaves `√v` behind and the steps shrink until the moments catch up, so that
-    early progress depends on β2.
+    Without ε, Adam's SVM is that of the max norm for linear classification; measured here for attention. `√v` falls at
+    most by `√β2` a step, and where the gradient falls faster the steps shrink until it has caught up: in k steps the
+    gradient goes down by about `β2^(k/2)`, a factor e^10 in 20,000 steps at 0.999. What Adam reaches by then is nearer
+    to the max-norm SVM the shorter its memory.
     """
 
     learning_rate: Any = 0.1
@@ -151,15 +150,20 @@ class Adam:
         size = jnp.where(size > 0, size, 1.0)
         m, s = (tuple(a / size for a in part) for part in (m, s))
         correction = jnp.sqrt(1 - self.beta2 ** (count + 1)) / (1 - self.beta1 ** (count + 1))
-        step = tuple(correction * jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0) for a, b in zip(m, s, strict=True))
+        step = tuple(
+            correction * jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0) for a, b in zip(m, s, strict=True)
+        )
         return _descend(self, weights, step, count), (count + 1, m, s, top + jnp.log(size))
 
 
 def polar_factor(g: Any) -> Any:
-    """`U Vᵀ` over the nonzero singular values of every matrix of `g`, `(a, b, R)`: the largest `<g, D>`, `‖D‖_op <= 1`."""
-    u, sigma, vt = jnp.linalg.svd(jnp.moveaxis(g, -1, 0), full_matrices=False)
-    keep = sigma > max(g.shape[:2]) * jnp.finfo(g.dtype).eps * sigma[:, :1]
-    return jnp.moveaxis((u * keep[:, None, :]) @ vt, 0, -1)
+    """`U Vᵀ` over the nonzero singular values of every matrix of `g`, `(a, b, R)`.
+
+    Of all D with `‖D‖_op <= 1` that make `<g, D>` largest, it is the one of least Frobenius norm.
+    """
+    u, sigma, vt = (jnp.moveaxis(part, 0, -1) for part in jnp.linalg.svd(jnp.moveaxis(g, -1, 0), full_matrices=False))
+    keep = sigma > max(g.shape[:2]) * jnp.finfo(g.dtype).eps * sigma[:1]
+    return total(jnp.where(keep, u, 0.0)[:, :, None] * vt, 1)[:, 0]
 
 
 def check(rule: Any) -> None:
