@@ -63,8 +63,8 @@ def main() -> int:
     console = Console(width=160)
     console.print(table)
     console.print(
-        f"Means over {len(sets)} runs of {options.steps:,} steps ({len(drawn) - len(sets)} data sets not separable, left "
-        "out). Columns: correlation with the SVM of that norm, margin efficiency in it; * the rule's own norm.\n"
+        f"Means over {len(sets)} runs of {options.steps:,} steps ({len(drawn) - len(sets)} not separable, left out). "
+        "Columns: correlation with the SVM of that norm, margin efficiency in it; * the rule's own norm.\n"
         "Own best: runs most efficient in their own norm; least: their least efficiency there. "
         f"{time.perf_counter() - start:.0f} s in all.\n"
         + "\n".join(f"  {name}: {rule}" for name, rule in RULES.items()),

@@ -121,7 +121,7 @@ def test_a_rank_nobody_can_prove_optimal_is_status_one(folder, capsys):
         (["solve", "none.npz"], "There is no file"),
         (["solve", "broken.npz"], "broken.npz cannot be read"),
         (["solve", "twins.npz", "--chosen", "optimal"], "value vector v"),
-        (["solve", "chosen.npz", "--norm", "two"], 'Invalid value for --norm'),
+        (["solve", "chosen.npz", "--norm", "two"], "Invalid value for --norm"),
         (["solve", "chosen.npz", "--tolerance", "2"], "tolerance must be a number from"),
         (["solve", "chosen.npz", "--tolerance", "small"], "small"),
         (["solve", "chosen.npz", "--max-rank", "1"], 'max_rank goes with norm="nuc"'),

@@ -1,3 +1,5 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,8 @@ import pytest
 
 from attsvm.data import TokenData
 from attsvm.errors import InputError
-from attsvm.prediction import LOSSES, LinearHead, as_loss, check_head, gather_heads
+from attsvm.prediction import LOSSES, LinearHead, MLPHead, QuadraticHead, as_loss, check_head, gather_heads
+from attsvm.training import _advance, train
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,39 @@ def test_linear_head_and_value_agree():
     np.testing.assert_allclose(by_value(a), by_callable(a), rtol=1e-14)
 
 
+def test_quadratic_and_one_hidden_layer():
+    rng = np.random.default_rng(3)
+    a, v, V, out = rng.normal(size=3), rng.normal(size=3), rng.normal(size=(5, 3)), rng.normal(size=5)
+    units = V @ a
+    normal = np.array([0.5 * (1 + math.erf(u / math.sqrt(2))) for u in units])
+    expected = {
+        QuadraticHead(v, 0.7): v @ a - 0.7 * a @ a,
+        MLPHead(V): np.maximum(units, 0).sum(),
+        MLPHead(V, out): out @ np.maximum(units, 0),
+        MLPHead(V, out, activation="gelu"): out @ (units * normal),
+    }
+    for head, value in expected.items():
+        check_head(head, 3)
+        np.testing.assert_allclose(head(jnp.asarray(a)), value, rtol=1e-13)
+        slope, step = jax.grad(head)(jnp.asarray(a)), 1e-6
+        numeric = [(head(a + step * e) - head(a - step * e)) / (2 * step) for e in np.eye(3)]
+        np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [QuadraticHead, lambda v, c: MLPHead(np.stack([v, -v]), c, "gelu")])
+def test_other_numbers_do_not_compile_again(kind):
+    """Every data set of a batch has its own head, and the next batch others still."""
+    rng, sizes = np.random.default_rng(4), []
+    for c in (0.1, 0.2, 0.3):
+        sets = [one(head=kind(rng.normal(size=3), c * i)) for i in (1, 2)]
+        runs = train(sets, steps=3, record=2)
+        sizes.append(_advance._cache_size())
+        for r, data in enumerate(sets):
+            np.testing.assert_allclose(runs.final[r], train(data, steps=3, record=2).final[0], rtol=1e-12)
+        alone = _advance._cache_size()
+    assert sizes[1] == sizes[2] == alone
+
+
 @pytest.mark.parametrize(
     ("head", "message"),
     [
@@ -74,11 +110,20 @@ def test_linear_head_and_value_agree():
         (3.0, "callable"),
         (LinearHead(np.ones(4)), "shape \\(3,\\)"),
         (LinearHead(np.array([1.0, np.nan, 0.0])), "finite"),
+        (QuadraticHead(np.ones(3), np.inf), "numbers of this QuadraticHead are not all finite"),
+        (QuadraticHead(np.ones(2), 1.0), "fails on a pooled token of shape \\(3,\\)"),
+        (MLPHead(np.ones((3, 4))), "fails on a pooled token of shape \\(3,\\)"),
+        (MLPHead(np.full((4, 3), np.nan)), "not all finite"),
     ],
 )
 def test_bad_heads(head, message):
     with pytest.raises(InputError, match=message):
         check_head(head, 3)
+
+
+def test_unknown_activation():
+    with pytest.raises(InputError, match="one of \\['gelu', 'relu'\\]; got 'tanh'"):
+        MLPHead(np.ones((4, 3)), activation="tanh")
 
 
 @pytest.mark.parametrize(("loss", "message"), [("hinge", "logistic"), (lambda x: jnp.ones(2) * x, "scalar")])

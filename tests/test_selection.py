@@ -8,7 +8,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attsvm import InputError, Selection, TieError, TokenData
-from attsvm.selection import as_selection, attended, optimal, scores
+from attsvm.attention import probabilities
+from attsvm.selection import (
+    as_selection,
+    attended,
+    by_largest_gap,
+    by_mass,
+    by_threshold,
+    optimal,
+    scores,
+)
 
 RNG = np.random.default_rng(1)
 DATA = TokenData(RNG.standard_normal((3, 4, 5)), RNG.standard_normal((3, 2)), labels=[1, -1, 1], value=np.ones(5))
@@ -74,7 +83,7 @@ BAD = [
     (DATA, np.ones((3, 3), dtype=bool), "chosen booleans have shape (3, 3); expected (3, 4)"),
     (TWO, np.ones((3, 4), dtype=bool), "chosen booleans have shape (3, 4)"),
     (DATA, one_hot([0, 9, 1]), "Example 1, query 0 chooses no token; choose at least one"),
-    (DATA, one_hot([0, 1, 2]) | (np.arange(3) == 1)[:, None], "Example 1 has nothing to separate"),
+    (DATA, np.ones((3, 4), dtype=bool), "There is nothing to separate: every query chooses all of its tokens"),
     (RAGGED, [0, 3, 1], "Example 1, query 0 chooses token 3, which its mask hides; choose a visible token"),
     (RAGGED, one_hot([0, 1, 3]), "Example 2, query 0 chooses token 3, which its mask hides"),
     (DATA, Selection(np.zeros((3, 1, 5), dtype=bool)), "The selection is bool of shape (3, 1, 5); these data need"),
@@ -86,6 +95,12 @@ def test_unusable_choices_are_named(data, chosen, message):
     with pytest.raises(InputError) as error:
         as_selection(data, chosen)
     assert message in str(error.value)
+
+
+def test_one_example_may_choose_all_of_its_tokens():
+    """It contributes equalities only."""
+    sets = one_hot([0, 1, 2]) | (np.arange(3) == 1)[:, None]
+    assert as_selection(DATA, sets).sizes.tolist() == [[1], [4], [1]]
 
 
 def test_a_lonely_token_leaves_nothing_to_separate():
@@ -201,3 +216,74 @@ def test_indices_and_one_hot_booleans_agree(draw):
     data = TokenData(rng.standard_normal((n, T, 2)), rng.standard_normal((n, m, 3)), mask=mask)
     index = np.array([[rng.choice(np.flatnonzero(mask[i, k])) for k in range(m)] for i in range(n)])
     assert np.array_equal(as_selection(data, index).sets, as_selection(data, one_hot(index, T)).sets)
+
+
+MAP = np.array([[[0.5, 0.3, 0.2, 0.0], [0.0, 1.0, 0.0, 0.0]], [[0.25, 0.001, 0.7, 0.049], [0.0, 0.0, 0.0, 0.0]]])
+
+
+def listed(selection):
+    return [[np.flatnonzero(query).tolist() for query in example] for example in selection.sets]
+
+
+def test_by_threshold():
+    assert listed(by_threshold(MAP, 0.01)) == [[[0, 1, 2], [1]], [[0, 2, 3], []]]
+    assert listed(by_threshold(MAP[:, 0], 0.25 - 1e-9)) == [[[0, 1]], [[0, 2]]]
+    with pytest.raises(TieError, match=r"equals the level 0\.25.*first in example 1, query 0"):
+        by_threshold(MAP, 0.25)
+    with pytest.raises(InputError, match=r"Example 0, query 0 has no token above the level 0\.6"):
+        by_threshold(MAP, 0.6)
+
+
+def test_by_mass():
+    assert listed(by_mass(MAP, 0.9)) == [[[0, 1, 2], [1]], [[0, 2], []]]
+    assert listed(by_mass(MAP, 0.4)) == [[[0], [1]], [[2], []]]
+    with pytest.raises(TieError, match="Two sets reach the mass up to rounding in 1 queries, first in example 0"):
+        by_mass(MAP, 0.8)  # 0.5 + 0.3 holds it exactly: would 0.2 follow?
+    with pytest.raises(TieError, match="first in example 0, query 0"):
+        by_mass(np.array([[0.2, 0.2, 0.6]]), 0.7)
+
+
+@given(st.integers(0, 10**6), st.floats(0.05, 0.99))
+def test_mass_is_reached_by_no_smaller_set(seed, mass):
+    p = np.random.default_rng(seed).dirichlet(np.ones(5), size=(3, 2))
+    for row, chosen in zip(p.reshape(-1, 5), by_mass(p, mass).sets.reshape(-1, 5), strict=True):
+        ranked = np.sort(row)[::-1]
+        assert row[chosen].sum() >= mass > ranked[: chosen.sum() - 1].sum()
+        assert row[chosen].min() >= row[~chosen].max(initial=0.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_by_largest_gap(scale):
+    """At scale 1e4 all but the best token underflow in the map, and the gap is still found."""
+    data = TokenData(np.eye(4)[None], np.ones((1, 1)))
+    W = scale * np.array([[0.1], [-3.0], [0.0], [-2.8]])
+    assert listed(by_largest_gap(data, W)) == [[[0, 2]]]
+    assert (probabilities(data, W)[0, 0] > 0).sum() == (1 if scale > 1 else 4)
+
+
+def test_the_largest_gap_counts_visible_tokens_only():
+    mask = np.array([[[1, 1, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]]], dtype=bool)
+    data = TokenData(np.eye(4)[None], np.ones((1, 3, 1)), mask=mask)
+    assert listed(by_largest_gap(data, np.array([[1.0], [-4.0], [90.0], [0.0]]))) == [[[0, 3], [3], []]]
+    alone = TokenData(np.ones((2, 1, 3)), np.ones((2, 1)))
+    assert by_largest_gap(alone, np.ones((3, 1))).sets.all()
+
+
+@pytest.mark.parametrize("W", [np.zeros((4, 1)), np.array([[3.0], [2.0], [1.0], [1.0]])])
+def test_two_largest_gaps(W):
+    with pytest.raises(TieError, match="Two gaps are the largest up to rounding in 1 queries"):
+        by_largest_gap(TokenData(np.eye(4)[None], np.ones((1, 1))), W)
+
+
+@pytest.mark.parametrize("rule", [by_threshold, by_mass])
+@pytest.mark.parametrize("wrong", [np.ones(3), MAP * 2, -MAP, MAP * np.nan, MAP[None], np.ones((0, 1, 3))])
+def test_what_is_no_attention_map(rule, wrong):
+    with pytest.raises(InputError, match="probabilities"):
+        rule(wrong, 0.5)
+
+
+@pytest.mark.parametrize("rule", [by_threshold, by_mass])
+@pytest.mark.parametrize("number", [0, 1.0, np.nan, "half"])
+def test_numbers_of_the_rules(rule, number, untyped):
+    with pytest.raises(InputError, match="expected a probability between 0 and 1"):
+        rule(MAP, number)

@@ -208,7 +208,7 @@ def test_progress_bar(capsys):
     ("options", "message"),
     [
         ({"form": "QK"}, "form"),
-        ({"optimizer": "adam"}, "normalized_gd"),
+        ({"optimizer": "newton"}, "normalized_gd"),
         ({"optimizer": GD(), "learning_rate": 0.1}, "set it in the object"),
         ({"learning_rate": -1.0}, "positive"),
         ({"learning_rate": np.nan}, "positive"),

@@ -30,7 +30,10 @@ class Optimizer(Protocol):
     `exp(log_scale) * direction`, `log_scale` being `(R,)`; -inf where the gradient is exactly zero.
     """
 
-    learning_rate: Any
+    @property
+    def learning_rate(self) -> Any:
+        """Length of a step, in the rule's own sense."""
+        ...
 
     def init(self, weights: Matrices) -> Any:
         """The rule's own state before the first step, any JAX pytree."""

@@ -1,8 +1,8 @@
 """Prediction heads `h` (pooled token to scalar) and losses `ℓ` (margin `Y h` to scalar).
 
 A prediction head is any JAX-differentiable callable from a pooled token `(d_k,)` to a scalar; it is not an attention
-head. A head that is a JAX pytree, such as `jax.tree_util.Partial(f, V)` or `LinearHead(v)`, may carry other numbers
-for every data set of a batch.
+head. A head that is a JAX pytree, such as `jax.tree_util.Partial(f, V)` or the heads below, may carry other numbers for
+every data set of a batch.
 """
 
 from __future__ import annotations
@@ -34,6 +34,59 @@ class LinearHead:
     def __call__(self, pooled: Any) -> Any:
         """`vᵀa` for a pooled token `(d_k,)`."""
         return pooled @ self.value
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["value", "penalty"], meta_fields=[])
+@dataclass(frozen=True, eq=False)
+class QuadraticHead:
+    """`h(a) = vᵀa - λ‖a‖²`: the penalty makes attention choose several tokens (section 6 of arXiv 2308.16898).
+
+    On orthonormal tokens the best attention is `sparsemax(Xv / 2λ)`.
+
+    Attributes:
+        value: `v`, `(d_k,)`.
+        penalty: `λ`, a scalar.
+    """
+
+    value: Any
+    penalty: Any
+
+    def __call__(self, pooled: Any) -> Any:
+        """`vᵀa - λ‖a‖²` for a pooled token `(d_k,)`."""
+        return pooled @ self.value - self.penalty * (pooled @ pooled)
+
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["V", "out"], meta_fields=["activation"])
+@dataclass(frozen=True, eq=False)
+class MLPHead:
+    """`h(a) = outᵀ act(V a)`, one hidden layer; with `out = 1` and ReLU the head of section 6 of arXiv 2308.16898.
+
+    Where every unit is dead, the slope of a ReLU head is exactly zero (at a kink it is taken as zero): see
+    `attsvm.flat_queries`.
+
+    Attributes:
+        V: `(width, d_k)`.
+        out: `(width,)`, or a scalar for all units.
+        activation: `"relu"` or `"gelu"` (exact, with the error function).
+
+    Raises:
+        InputError: another activation.
+    """
+
+    V: Any
+    out: Any = 1.0
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"MLPHead: activation is one of {sorted(ACTIVATIONS)}; got {self.activation!r}.")
+
+    def __call__(self, pooled: Any) -> Any:
+        """`outᵀ act(V a)` for a pooled token `(d_k,)`."""
+        return (self.out * ACTIVATIONS[self.activation](self.V @ pooled)).sum()
 
 
 @dataclass(frozen=True)
@@ -165,6 +218,8 @@ def check_head(head: Any, d_k: int) -> None:
         if value.shape != (d_k,) or not np.isfinite(value).all():
             raise InputError(f"head: LinearHead needs a finite value of shape ({d_k},); got shape {value.shape}.")
         return
+    if not all(np.isfinite(numbers).all() for numbers in split(head)[0]):
+        raise InputError(f"head: the numbers of this {type(head).__name__} are not all finite; check its weights.")
     _expect_scalar("head", head, (d_k,), f"a pooled token of shape ({d_k},)")
 
 
@@ -193,4 +248,15 @@ def _expect_scalar(name: str, function: Any, shape: tuple[int, ...], argument: s
         raise InputError(f"{name} must return one real scalar for {argument}; it returned {got}. Sum or index it.")
 
 
-__all__ = ["LOSSES", "HeadKind", "Heads", "LinearHead", "Loss", "as_loss", "check_head", "gather_heads"]
+__all__ = [
+    "LOSSES",
+    "HeadKind",
+    "Heads",
+    "LinearHead",
+    "Loss",
+    "MLPHead",
+    "QuadraticHead",
+    "as_loss",
+    "check_head",
+    "gather_heads",
+]

@@ -1,4 +1,4 @@
-"""Which tokens are chosen: given, optimal by score, or attended by a weight."""
+"""Which tokens are chosen: given, optimal by score, attended by a weight, or read off an attention map by a rule."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from attsvm.data import TokenData
 from attsvm.errors import InputError, TieError
 
 Array = np.ndarray
+
+ROUNDING = 8 * np.finfo(float).eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,8 @@ def as_selection(data: TokenData, chosen: Any) -> Selection:
 
     Raises:
         InputError: wrong shape or type, an index out of range, a chosen token the query cannot see, a query
-            that chooses nothing, an example with nothing to separate.
+            that chooses nothing, an example whose queries see one token each, or no unchosen token anywhere. (An
+            example whose tokens are all chosen still demands that their logits be equal.)
         TieError: `"optimal"` where two tokens share the best score.
     """
     if isinstance(chosen, str):
@@ -84,7 +87,7 @@ def optimal(data: TokenData) -> Selection:
     """
     gamma = scores(data)
     size = (np.abs(data.tokens) @ np.abs(np.asarray(data.value)))[:, None, :]
-    rounding = 8 * np.finfo(float).eps * np.abs(data.labels)[:, :, None] * size
+    rounding = ROUNDING * np.abs(data.labels)[:, :, None] * size
     return _unique_argmax(data, gamma, rounding, "score")
 
 
@@ -95,12 +98,120 @@ def attended(data: TokenData, W: Any) -> Selection:
         InputError: wrong shape, NaN or inf.
         TieError: the largest logit is shared, up to rounding, by two tokens.
     """
+    return _unique_argmax(data, *_logits(data, W), "logit")
+
+
+def by_threshold(probabilities: Any, level: float) -> Selection:
+    """The tokens whose softmax probability exceeds `level`, the rule of the experiments of arXiv 2308.16898.
+
+    Args:
+        probabilities: an attention map `(n, m, T)` or `(n, T)`, such as `trajectory.probabilities[r, -1]`; zeros for
+            padding queries.
+        level: between 0 and 1.
+
+    Raises:
+        InputError: no attention map, a level out of range, or a query none of whose tokens exceeds it.
+        TieError: a probability equals the level up to rounding.
+    """
+    p = _attention_map(probabilities)
+    if not (isinstance(level, int | float | np.number) and 0 < level < 1):
+        raise InputError(f"level: got {level!r}, expected a probability between 0 and 1, such as 1e-3.")
+    _no_tie(np.abs(p - level).min(-1) <= ROUNDING * level, f"A probability equals the level {level:g}")
+    return _nonempty(p, p > level, f"no token above the level {level:g}; lower it")
+
+
+def by_mass(probabilities: Any, mass: float) -> Selection:
+    """The fewest tokens that together hold the probability `mass`, the most attended ones first.
+
+    Args:
+        probabilities: as in `by_threshold`.
+        mass: between 0 and 1, such as 0.99.
+
+    Raises:
+        InputError: no attention map, or a mass out of range.
+        TieError: the last token taken and the first one left out have the same probability, or some of the tokens
+            hold the very mass, up to rounding.
+    """
+    p = _attention_map(probabilities)
+    if not (isinstance(mass, int | float | np.number) and 0 < mass < 1):
+        raise InputError(f"mass: got {mass!r}, expected a probability between 0 and 1, such as 0.99.")
+    order = np.argsort(-p, axis=-1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=-1)
+    held = np.cumsum(ranked, axis=-1)
+    before = held - ranked
+    taken = (before < mass) & (ranked > 0)
+    next_one = np.where(taken, 0.0, ranked).max(-1)
+    last_one = np.where(taken, ranked, 1.0).min(-1)
+    _no_tie((np.abs(held - mass).min(-1) <= ROUNDING) | (last_one - next_one <= ROUNDING), "Two sets reach the mass")
+    sets = np.zeros_like(taken)
+    np.put_along_axis(sets, order, taken, axis=-1)
+    return Selection(sets)
+
+
+def by_largest_gap(data: TokenData, W: Any) -> Selection:
+    """The tokens above the largest gap between neighbouring log-probabilities of a query, under `W (d_k, d_q)`.
+
+    The gaps are those of the logits `x_itᵀ W z_ik`, which do not underflow. A query that sees one token chooses it.
+
+    Raises:
+        InputError: wrong shape, NaN or inf.
+        TieError: two gaps are the largest, or all are zero, up to rounding.
+    """
+    logits, rounding = _logits(data, W)
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    ranked = np.take_along_axis(logits, order, axis=-1)
+    between = np.arange(1, data.T) < data.mask.sum(-1, keepdims=True)
+    gaps = np.full((data.n, data.m, data.T + 1), -np.inf)
+    gaps[..., -1] = 0.0  # what the largest gap has to exceed
+    np.subtract(ranked[..., :-1], ranked[..., 1:], out=gaps[..., :-2], where=between)
+    second, best = np.moveaxis(np.partition(gaps, -2, axis=-1)[..., -2:], -1, 0)
+    _no_tie(best - second <= 2 * rounding.max(-1), "Two gaps are the largest")
+    sets = np.zeros_like(data.mask)
+    np.put_along_axis(sets, order, np.arange(data.T) <= gaps.argmax(-1)[..., None], axis=-1)
+    return Selection(sets & data.mask)
+
+
+def _logits(data: TokenData, W: Any) -> tuple[Array, Array]:
+    """`x_itᵀ W z_ik`, `(n, m, T)`, -inf where hidden, and their rounding errors."""
     W = np.asarray(W, dtype=np.float64)
     if W.shape != (data.d_k, data.d_q) or not np.isfinite(W).all():
         raise InputError(f"W must be finite and of shape {(data.d_k, data.d_q)}; got shape {W.shape}.")
     logits = (data.queries @ W.T) @ data.tokens.swapaxes(1, 2)
     size = (np.abs(data.queries) @ np.abs(W).T) @ np.abs(data.tokens).swapaxes(1, 2)
-    return _unique_argmax(data, np.where(data.mask, logits, -np.inf), 8 * np.finfo(float).eps * size, "logit")
+    return np.where(data.mask, logits, -np.inf), ROUNDING * size
+
+
+def _attention_map(probabilities: Any) -> Array:
+    """Checked, as `(n, m, T)`."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    p = p[:, None] if p.ndim == 2 else p
+    if p.ndim != 3 or 0 in p.shape:
+        raise InputError(f"probabilities: got shape {p.shape}, expected (n, m, T) or (n, T): one map at a time.")
+    total = p.sum(-1)
+    if not (p >= 0).all() or not ((np.abs(total - 1) < 1e-6) | (total == 0)).all():
+        raise InputError(
+            "probabilities: expected non-negative entries that sum to 1 over the tokens of a query (0 for padding); "
+            f"got entries from {p.min():g} and sums from {total.min():g} to {total.max():g}."
+        )
+    return p
+
+
+def _no_tie(tied: Array, what: str) -> None:
+    where = np.argwhere(tied)
+    if len(where):
+        i, k = (int(j) for j in where[0])
+        raise TieError(
+            f"{what} up to rounding in {len(where)} queries, first in example {i}, query {k}. Change the number, "
+            "train on, or choose the sets yourself (chosen=...)."
+        )
+
+
+def _nonempty(p: Array, sets: Array, what: str) -> Selection:
+    empty = np.argwhere(~sets.any(-1) & (p.sum(-1) > 0))
+    if len(empty):
+        i, k = (int(j) for j in empty[0])
+        raise InputError(f"Example {i}, query {k} has {what}.")
+    return Selection(sets)
 
 
 def _unique_argmax(data: TokenData, values: Array, rounding: Array, what: str) -> Selection:
@@ -165,9 +276,11 @@ def _check(data: TokenData, sets: Array) -> None:
     if len(empty):
         i, k = (int(j) for j in empty[0])
         raise InputError(f"Example {i}, query {k} chooses no token; choose at least one (or mask all of its tokens).")
-    idle = np.flatnonzero(~(data.mask & ~sets & data.active[:, :, None]).any((1, 2)))
+    idle = np.flatnonzero((data.mask.sum(-1) < 2).all(1))
     if len(idle):
         raise InputError(
-            f"Example {int(idle[0])} has nothing to separate: it has no visible token that is not chosen. "
-            "Leave at least one token unchosen, or drop the example."
+            f"Example {int(idle[0])} has nothing to separate: each of its queries sees one token at most. "
+            "Mask more tokens in, or drop the example."
         )
+    if not (data.mask & ~sets).any():
+        raise InputError("There is nothing to separate: every query chooses all of its tokens. Leave some unchosen.")

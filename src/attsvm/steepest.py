@@ -3,8 +3,8 @@
 What is known of that, rule by rule, for training W:
 
 - *Theorem.* Gradient descent: locally to the Frobenius SVM (arXiv 2308.16898). Mirror descent with the potential
-  `‖W‖_p^p / p`: locally to the SVM of the entrywise p-norm (arXiv 2410.14581, for its own steps and assumptions; the
-  normalised steps here are not covered).
+  `‖W‖_p^p / p`: locally to the SVM of the entrywise p-norm (arXiv 2410.14581). Both under their own assumptions and
+  for small steps along the plain gradient; the normalised steps taken here are measured only.
 - *Theorem for linear classification only.* Steepest descent in any norm goes to the maximum margin in that norm (arXiv
   1802.08246); with normalised steps in entrywise and Schatten norms, and Adam without its stability constant to the
   max norm, for several classes (arXiv 2502.04664). There the constraints are rows of a linear model, as they are here
@@ -31,8 +31,12 @@ from attsvm._lanes import total
 from attsvm.errors import InputError
 
 Matrices = tuple[Any, ...]
-_BETWEEN = {"learning_rate": (0.0, np.inf), "decay": (0.0, None), "p": (1.0, np.inf), "beta1": (0.0, 1.0)}
-_BETWEEN["beta2"] = _BETWEEN["beta1"]
+_RANGES = {
+    "decay": (lambda x: x > 0, "a positive number of steps, inf for constant ones"),
+    "p": (lambda x: 1 < x < np.inf, "an exponent above 1"),
+    "beta1": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
+    "beta2": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
+}
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["learning_rate", "decay"], meta_fields=[])
@@ -147,11 +151,11 @@ class Adam:
         forget, learn = jnp.sqrt(self.beta2) * old, jnp.sqrt(1 - self.beta2) * new
         s = tuple(jnp.hypot(forget * a, learn * g) for a, g in zip(s, direction, strict=True))
         size = jnp.stack([jnp.abs(a).max((0, 1)) for a in (*m, *s)]).max(0)
-        size = jnp.where(size > 0, size, 1.0)
+        size = jnp.where(size == 0, 1.0, size)  # NaN passes: the training loop reports it
         m, s = (tuple(a / size for a in part) for part in (m, s))
         correction = jnp.sqrt(1 - self.beta2 ** (count + 1)) / (1 - self.beta1 ** (count + 1))
         step = tuple(
-            correction * jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0) for a, b in zip(m, s, strict=True)
+            correction * jnp.where(b == 0, 0.0, a / jnp.where(b == 0, 1.0, b)) for a, b in zip(m, s, strict=True)
         )
         return _descend(self, weights, step, count), (count + 1, m, s, top + jnp.log(size))
 
@@ -167,17 +171,11 @@ def polar_factor(g: Any) -> Any:
 
 
 def check(rule: Any) -> None:
-    """Raise InputError where a number of the rule is out of its range."""
-    for name, (low, high) in _BETWEEN.items():
+    """Raise InputError where a number of one of these rules is out of its range."""
+    for name, (holds, wanted) in _RANGES.items():
         value = getattr(rule, name, None)
-        if value is None:
-            continue
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        open_below = name.startswith("beta")
-        inside = number and (value >= low if open_below else value > low) and (high is None or value < high)
-        if not inside:
-            wanted = {"p": "an exponent above 1", "decay": "a positive number of steps, inf for none"}
-            raise InputError(f"{name}: got {value!r}, expected {wanted.get(name, f'a number from {low} to {high}')}.")
+        if value is not None and not (isinstance(value, int | float | np.number) and holds(value)):
+            raise InputError(f"{name}: got {value!r}, expected {wanted}.")
 
 
 def _descend(rule: Any, weights: Matrices, step: Matrices, count: Any) -> Matrices:

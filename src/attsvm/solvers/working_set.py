@@ -24,7 +24,7 @@ MAX_ROUNDS = 200
 def solve(rows: Reduced) -> LeastDistance:
     """The Frobenius solution over all rows, `V (p, q)` and `u (K,)`, or the Farkas vector."""
     working = _first(rows)
-    iterations, u = 0, np.zeros(len(rows.pair))
+    iterations, V, u = 0, np.zeros(rows.spans), np.zeros(len(rows.pair))
     for _ in range(MAX_ROUNDS):
         part = least_distance.solve(rows.take(working))
         iterations += part.iterations
@@ -32,15 +32,16 @@ def solve(rows: Reduced) -> LeastDistance:
         u[working] = part.u
         if part.V is None:
             return LeastDistance(None, u, iterations)
-        short = rows.target - rows.margins(part.V)
+        V = part.V
+        short = rows.target - rows.margins(V)
         short[working] = 0.0
         violated = np.flatnonzero(np.where(rows.equality, 0.0, short) > VIOLATION)
         if not len(violated):
-            return LeastDistance(part.V, u, iterations)
+            return LeastDistance(V, u, iterations)
         worst = violated[np.argsort(-short[violated])[: max(FIRST, len(working) // 2)]]
         kept = working[(part.u != 0) | rows.equality[working]]
         working = np.union1d(kept, worst)
-    return LeastDistance(part.V, u, iterations)
+    return LeastDistance(V, u, iterations)
 
 
 def _first(rows: Reduced) -> Array:
