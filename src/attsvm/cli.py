@@ -246,7 +246,7 @@ def info() -> int:
     return 0
 
 
-def _own_solutions(trajectory: Trajectory, norm: str) -> list[Solution]:
+def _own_solutions(trajectory: Trajectory, norm: str | float) -> list[Solution]:
     """For every run the attention SVM of the tokens it chose in the end, each solved once."""
     import numpy as np
 
