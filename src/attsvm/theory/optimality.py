@@ -26,7 +26,7 @@ BLOCK = 1024  # choices drawn at a time
 
 @dataclass(frozen=True, eq=False)
 class LocalOptimality:
-    """Local optimality of the chosen tokens (Definition 2 of arXiv 2308.16898), with the inequalities it rests on.
+    """Local optimality of the chosen tokens (arXiv 2308.16898), with the inequalities it rests on.
 
     Attributes:
         solution: the attention SVM of the chosen tokens, `W_mm(α)` or `W_mm*(α)`, with its certificate.
@@ -60,7 +60,7 @@ class LocalOptimality:
 
 
 def local_optimality(data: TokenData, chosen: Any = "optimal", *, norm: str | float | int = "fro") -> LocalOptimality:
-    """Are these tokens locally optimal (Definition 2 of arXiv 2308.16898)?
+    """Are these tokens locally optimal (arXiv 2308.16898)?
 
     Gradient descent on W converges in direction only to `W_mm(α)` of locally optimal α (the paper's results on local
     convergence): the chosen token must score higher than each of its support tokens, `γ_{iα_i} > γ_it`. Tokens that
@@ -143,8 +143,8 @@ def locally_optimal_choices(
 ) -> LocalChoices:
     """All locally optimal choices of one token per query, or those in a seeded sample.
 
-    These are the directions that gradient descent can converge to (Definition 2 of arXiv 2308.16898, local
-    convergence). There are `T^n` choices, one attention SVM each: 1 to 3 ms in the Frobenius norm and 10 to 20 ms in
+    These are the directions that gradient descent can converge to (locally-optimal directions of arXiv 2308.16898,
+    local convergence). There are `T^n` choices, one attention SVM each: 1 to 3 ms in the Frobenius norm and 10 to 20 ms in
     the nuclear norm at n, T, d = 6, 8, 10.
 
     Args:
@@ -225,7 +225,7 @@ def nearest_direction(
     """Which attention SVM a trained weight belongs to: that of the tokens it attends to most.
 
     The attended tokens of a W without ties can always be separated, a multiple of W being the witness. True where
-    they are locally optimal (Definition 2 of arXiv 2308.16898); look at `correlation` for whether W has arrived.
+    they are locally optimal (arXiv 2308.16898); look at `correlation` for whether W has arrived.
 
     Args:
         data: the examples, with a linear head.
