@@ -144,8 +144,8 @@ def locally_optimal_choices(
     """All locally optimal choices of one token per query, or those in a seeded sample.
 
     These are the directions that gradient descent can converge to (locally-optimal directions of arXiv 2308.16898,
-    local convergence). There are `T^n` choices, one attention SVM each: 1 to 3 ms in the Frobenius norm and 10 to 20 ms in
-    the nuclear norm at n, T, d = 6, 8, 10.
+    local convergence). There are `T^n` choices, one attention SVM each: 1 to 3 ms in the Frobenius norm and 10 to 20 ms
+    in the nuclear norm at n, T, d = 6, 8, 10.
 
     Args:
         data: the examples, with a linear head.
