@@ -198,22 +198,49 @@ def compare(
 
 
 @app.command
-def reproduce(*ids: str, preset: Literal["quick", "paper"] = "quick", out: Path = Path("attsvm-out")) -> int:
-    """Run the paper's experiments and judge its claims. Exit status 1 where a claim fails.
+def reproduce(
+    *ids: str,
+    spec: tuple[Path, ...] = (),
+    preset: Literal["quick", "paper"] = "quick",
+    seeds: int | None = None,
+    jobs: int | None = None,
+    out: Path = Path("attsvm-out"),
+    force: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run the paper's experiments and judge its claims. Exit status 1 where a claim fails, 130 after Ctrl-C.
+
+    What is done is kept: the same command goes on from there.
 
     Parameters
     ----------
     ids
         paths-1, paths-2, local, rank, digits. Default: all.
+    spec
+        A TOML file with other settings of an experiment, or with one of your own.
     preset
         quick: minutes at most. paper: the size of the paper.
+    seeds
+        How many seeds, in place of the number in the preset.
+    jobs
+        Processes. Default: one per core.
     out
         Folder for figures, data, claims.json and report.html.
+    force
+        Do not use what is there; run everything again.
     """
     from rich.console import Console
 
-    made = attsvm.experiments.reproduce(ids or None, preset=preset, out=out, progress=Console())
-    return 1 if made.failed else 0
+    made = attsvm.experiments.reproduce(
+        ids or None,
+        spec=spec or None,
+        preset=preset,
+        seeds=seeds,
+        jobs=jobs,
+        out=out,
+        force=force,
+        progress=Console(),
+    )
+    return 130 if made.unfinished else int(bool(made.failed))
 
 
 @app.command

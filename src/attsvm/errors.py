@@ -34,3 +34,11 @@ class NotSeparableError(SolveError):
 
 class NotSolvedError(SolveError):
     """A limit was reached first; `solution` still holds the best value and its gap."""
+
+
+class SweepError(AttSVMError):
+    """Work in several processes could not go on; what was finished is kept."""
+
+
+class StoreError(AttSVMError, OSError):
+    """A result cannot be written."""

@@ -1,4 +1,4 @@
-"""What an experiment is: a spec, a pure run, claims judged against published values, figures."""
+"""What an experiment is: a spec, blocks of work with a pure run, claims judged against published values, figures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from attsvm.store import Part, stack
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from plotly.graph_objects import Figure as Interactive
 
 Value = float | str | Sequence[float] | None
-Progress = Callable[[str], None]
+Block = dict[str, Any]
 
 
 class Verdict(StrEnum):
@@ -37,9 +40,10 @@ class Claim:
         statement: what is claimed, in a sentence.
         published: the authors' value (numbers or words), None where the paper gives none.
         measured: ours.
-        tolerance: largest difference, or bound, the verdict allows; None where the verdict is not a comparison.
         verdict: see `Verdict`.
         note: the numbers behind an exception, or where the measure differs from the published one.
+        error: how far the published value may be off: what was lost in reading it off a figure.
+        interval: 95 % confidence interval of the measured value over the seeds, one for each number of it.
     """
 
     experiment: str
@@ -47,48 +51,69 @@ class Claim:
     statement: str
     published: Value
     measured: Value
-    tolerance: float | None
     verdict: Verdict
     note: str = ""
+    error: float | None = None
+    interval: Sequence[Sequence[float]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a run returns: everything claims and figures are made of, and all that is written as data.
+    """Everything that claims and figures are made of, and all that is written as data.
 
     Attributes:
+        spec: what was run.
         tables: data frames by name, written as Parquet.
         arrays: arrays by name, written as one npz file.
-        seeds: what was seeded with what, in words for the record.
     """
 
     spec: Any
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    seeds: Mapping[str, str] = field(default_factory=dict)
+
+
+def gather(spec: Any, parts: Sequence[Part]) -> Results:
+    """The parts of all blocks, stacked in the order of the blocks."""
+    whole = stack(parts)
+    return Results(spec, whole.tables, whole.arrays)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of the paper.
+    """One experiment of the paper, or of yours.
 
     Attributes:
         id: its name on the command line.
         title: one line.
         about: the setting and every definition a reader needs to trust the figure, a paragraph or two.
-        presets: specs by name; every experiment has `quick` and `paper`.
-        run: `(spec, progress) -> Results`; pure: the same spec gives the same results. `progress` takes a short phrase.
+        presets: specs by name; every experiment has `quick`, those of the paper also `paper`. A spec is a frozen
+            dataclass; where runs are random its field `seeds` says how many of them.
+        seeds: what is seeded with what, in words.
+        blocks: `(spec, parts so far) -> blocks`: the blocks of work to run next, nothing when all is done. A block
+            holds plain values (numbers, words, lists), such as a range of seeds. Asked again when they are done.
+        run: `(spec, block) -> Part`; pure: the same spec and block give the same tables and arrays, in any process.
         claims: `Results -> list[Claim]`.
         figures: `Results -> {name: Figure}`.
+        gather: `(spec, parts) -> Results`; default: stack them.
+        interactive: `Results -> {name: plotly figure}`, for the report, where looking closer helps.
     """
 
     id: str
     title: str
     about: str
     presets: Mapping[str, Any]
-    run: Callable[[Any, Progress], Results]
+    seeds: Mapping[str, str]
+    blocks: Callable[[Any, Sequence[Part]], list[Block]]
+    run: Callable[[Any, Block], Part]
     claims: Callable[[Results], list[Claim]]
     figures: Callable[[Results], dict[str, Figure]]
+    gather: Callable[[Any, Sequence[Part]], Results] = gather
+    interactive: Callable[[Results], dict[str, Interactive]] | None = None
+
+
+def once(blocks: Callable[[Any], list[Block]]) -> Callable[[Any, Sequence[Part]], list[Block]]:
+    """For `Experiment.blocks` where all blocks are known from the start."""
+    return lambda spec, parts: [] if parts else blocks(spec)
 
 
 def near(published: Value, measured: Value, tolerance: float) -> Verdict:

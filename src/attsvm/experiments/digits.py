@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,11 @@ from matplotlib.patches import Rectangle
 from attsvm import datasets, plots
 from attsvm.compare import correlation, margin
 from attsvm.data import TokenData
-from attsvm.experiments.base import Claim, Experiment, Progress, Results, Value, unstated
+from attsvm.experiments.base import Block, Claim, Experiment, Results, Value, once, unstated
 from attsvm.selection import optimal
 from attsvm.solution import Solution
 from attsvm.solvers import solve
+from attsvm.store import Part, stack
 from attsvm.theory import local_optimality
 from attsvm.training import train
 from attsvm.trajectory import Trajectory
@@ -70,39 +72,43 @@ class Spec:
     shown: int = 16
 
 
-def run(spec: Spec, progress: Progress) -> Results:
-    """Train both forms from every seed; tables `svms`, `runs`, `curves`; arrays of choices and weights."""
-    data = datasets.digits(n=spec.n)
+def blocks(spec: Spec) -> list[Block]:
+    """One for each form."""
+    return [{"form": form} for form in NORMS]
+
+
+def run(spec: Spec, block: Block) -> Part:
+    """Train one form from every seed; tables `svms`, `runs`, `curves`; arrays of choices and weights."""
+    data, form = datasets.digits(n=spec.n), block["form"]
     svms = {norm: solve(data, norm=norm) for norm in ("fro", "nuc")}
+    trajectory = train(
+        data,
+        form=form,
+        steps=spec.steps,
+        log_regularization=spec.tiny if form == "KQ" else None,
+        seeds=np.arange(spec.seeds),
+        record=spec.records,
+        progress=False,
+    )
     rows, curves = [], []
-    arrays: dict[str, Array] = {"optimal": optimal(data).indices[:, 0]}
-    for form in NORMS:
-        progress(f"training {form}: {spec.seeds} runs, {spec.steps} steps")
-        trajectory = train(
-            data,
-            form=form,
-            steps=spec.steps,
-            log_regularization=spec.tiny if form == "KQ" else None,
-            seeds=np.arange(spec.seeds),
-            record=spec.records,
-            progress=False,
-        )
-        progress(f"solving the attention SVMs of {form}")
-        for r in range(spec.seeds):
-            row, curve = _judge(trajectory, r, svms)
-            rows.append({"training": form, "seed": r} | row)
-            curves.append(pl.DataFrame({"training": form, "seed": r} | curve))
-        arrays |= {f"chosen_{form}": trajectory.chosen[:, -1, :, 0], f"weights_{form}": trajectory.final}
-    return Results(
-        spec,
-        tables={
-            "svms": pl.DataFrame([_svm(svm) for svm in svms.values()]),
+    for r in range(spec.seeds):
+        row, curve = _judge(trajectory, r, svms)
+        rows.append({"training": form, "seed": r} | row)
+        curves.append(pl.DataFrame({"training": form, "seed": r} | curve))
+    return Part(
+        {
+            "svms": pl.DataFrame([_svm(svms[NORMS[form]])]),
             "runs": pl.DataFrame(rows),
             "curves": pl.concat(curves),
         },
-        arrays=arrays,
-        seeds={"data": f"{data.source}", "initial weights": f"0 to {spec.seeds - 1}"},
+        {f"chosen_{form}": trajectory.chosen[:, -1, :, 0], f"weights_{form}": trajectory.final},
     )
+
+
+def gather(spec: Spec, parts: Sequence[Part]) -> Results:
+    """Both forms, and the optimal tokens beside what they chose."""
+    whole = stack(parts)
+    return Results(spec, whole.tables, {"optimal": optimal(datasets.digits(n=spec.n)).indices[:, 0], **whole.arrays})
 
 
 def _svm(svm: Solution) -> dict[str, Any]:
@@ -185,7 +191,7 @@ def _locally(rows: pl.DataFrame, form: str) -> Claim:
 
 
 def _claim(name: str, statement: str, measured: Value, ok: bool, note: str = "") -> Claim:
-    return Claim("digits", name, statement, None, measured, None, unstated(ok), note)
+    return Claim("digits", name, statement, None, measured, unstated(ok), note)
 
 
 def _mean(rows: pl.DataFrame, column: str) -> float:
@@ -291,7 +297,10 @@ EXPERIMENT = Experiment(
     title="Attention trained on handwritten digits",
     about=ABOUT.strip(),
     presets={"quick": Spec(seeds=3, steps=20_000), "paper": Spec()},
+    seeds={"data": "scikit-learn's digits, the first images of each class", "initial weights": "0, 1, 2, ..."},
+    blocks=once(blocks),
     run=run,
+    gather=gather,
     claims=claims,
     figures=figures,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,12 @@ from jaxtyping import Float, Int
 from attsvm import datasets
 from attsvm.compare import correlation
 from attsvm.data import TokenData
-from attsvm.experiments.base import Experiment, Progress, Results
-from attsvm.experiments.local_claims import claims
+from attsvm.experiments.base import Block, Experiment, once
+from attsvm.experiments.local_claims import AUTHORS, claims
 from attsvm.experiments.local_figures import figures
 from attsvm.solution import Solution
 from attsvm.solvers import solve
+from attsvm.store import Part
 from attsvm.theory import local_optimality
 from attsvm.training import train
 from attsvm.trajectory import Trajectory
@@ -25,6 +25,7 @@ from attsvm.trajectory import Trajectory
 Array = np.ndarray
 
 ARRIVED = 0.999  # correlation at which a run of the third training counts as arrived
+BLOCK = 50  # data sets trained at once
 FINE = 0.01  # step of those that have not, in the end
 
 ABOUT = """
@@ -47,8 +48,7 @@ class Spec:
     """Settings of `local`.
 
     Attributes:
-        authors: how many of the authors' data sets.
-        sphere: how many of our own law, seeds 0, 1, 2, ...
+        seeds: how many of the authors' data sets, of which there are 100, and as many of our own law.
         steps: published length; α of the first two trainings is taken there.
         long_steps: length of the training of W and of (K, Q) with `tiny`.
         longer: a straggler is continued to `longer * long_steps`.
@@ -57,8 +57,7 @@ class Spec:
         records: steps shown.
     """
 
-    authors: int = 100
-    sphere: int = 100
+    seeds: int = 100
     steps: int = 2000
     long_steps: int = 20_000
     longer: int = 10
@@ -72,11 +71,11 @@ class Spec:
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """The data sets of all runs, their sources and seeds, and the SVMs solved so far."""
+    """The data sets of a block, their source and indices, and the SVMs solved so far."""
 
     data: list[TokenData]
-    source: list[str]
-    index: list[int]
+    source: str
+    index: range
     solved: dict[tuple[int, str, bytes], Solution]
 
     def svm(self, run: int, alpha: Int[Array, " n"], norm: str) -> Solution:
@@ -86,33 +85,42 @@ class _Runs:
         return self.solved[key]
 
 
-def run(spec: Spec, progress: Progress) -> Results:
+def blocks(spec: Spec) -> list[Block]:
+    """Data sets of one source, at most `BLOCK` of them."""
+    limits = {"authors": min(spec.seeds, AUTHORS), "sphere": spec.seeds}
+    return [
+        {"source": source, "first": first, "last": min(first + BLOCK, limit)}
+        for source, limit in limits.items()
+        for first in range(0, limit, BLOCK)
+    ]
+
+
+def run(spec: Spec, block: Block) -> Part:
     """Train and compare: tables `curves` (by run and step), `runs` (α and its optimality), arrays of the weights."""
-    authors = datasets.paper("local")
-    assert isinstance(authors, list)
-    ours = datasets.make_many("sphere", range(spec.sphere), n=6, T=8, d=10)
-    data = authors[: spec.authors] + ours
-    source = ["authors"] * (len(data) - len(ours)) + ["sphere"] * len(ours)
-    index = [*range(len(data) - len(ours)), *range(len(ours))]
-    runs = _Runs(data, source, index, {})
+    index = range(block["first"], block["last"])
+    runs = _Runs(_data(block["source"], index), block["source"], index, {})
     curves, rows, trained = [], [], {}
     for name, form, log_lambda, steps, norm in _trainings(spec):
-        progress(f"training {name}: {len(data)} runs, {steps} steps")
-        trajectory = trained[name] = _train(spec, form, log_lambda, steps, data, index)
-        progress(f"solving the attention SVMs of {name}")
+        trajectory = trained[name] = _train(spec, form, log_lambda, steps, runs)
         at = spec.steps if log_lambda != spec.tiny else spec.long_steps
         curves.append(_curves(runs, trajectory, name, at))
         rows += _optimality(runs, trajectory, name, norm, sorted({spec.steps, steps}))
-    stragglers = _stragglers(spec, runs, trained["KQ-tiny"], progress)
-    return Results(
-        spec,
-        tables={"curves": pl.concat(curves), "runs": pl.DataFrame(rows), "stragglers": stragglers},
-        arrays={name: trajectory.final for name, trajectory in trained.items()},
-        seeds={
-            "data": "the authors' numbers; law `sphere`, seeds 0, 1, ...",
-            "initial weights": "the index of the data set",
+    return Part(
+        {
+            "curves": pl.concat(curves),
+            "runs": pl.DataFrame(rows),
+            "stragglers": _stragglers(spec, runs, trained["KQ-tiny"]),
         },
+        {name: trajectory.final for name, trajectory in trained.items()},
     )
+
+
+def _data(source: str, index: range) -> list[TokenData]:
+    if source == "sphere":
+        return datasets.make_many("sphere", index, n=6, T=8, d=10)
+    authors = datasets.paper("local")
+    assert isinstance(authors, list)
+    return authors[index.start : index.stop]
 
 
 def _trainings(spec: Spec) -> list[tuple[str, str, float | None, int, str]]:
@@ -124,16 +132,14 @@ def _trainings(spec: Spec) -> list[tuple[str, str, float | None, int, str]]:
     ]
 
 
-def _train(
-    spec: Spec, form: str, log_lambda: float | None, steps: int, data: Sequence[TokenData], seeds: Sequence[int]
-) -> Trajectory:
+def _train(spec: Spec, form: str, log_lambda: float | None, steps: int, runs: _Runs) -> Trajectory:
     record = [step for step in spec.records if step <= steps] + [min(spec.steps, steps)]
     return train(
-        data,
+        runs.data,
         form=form,
         steps=steps,
         log_regularization=log_lambda,
-        seeds=np.array(seeds)[:, None],
+        seeds=np.array(runs.index)[:, None],
         record=record,
         progress=False,
     )
@@ -149,7 +155,7 @@ def _curves(runs: _Runs, trajectory: Trajectory, name: str, at: int) -> pl.DataF
     return pl.DataFrame(
         {
             "training": name,
-            "source": np.repeat(runs.source, S),
+            "source": runs.source,
             "data": np.repeat(runs.index, S),
             "step": np.tile(trajectory.steps, R),
             "probability": trajectory.probabilities.max(-1).mean((2, 3)).ravel(),
@@ -176,7 +182,7 @@ def _optimality(runs: _Runs, trajectory: Trajectory, name: str, norm: str, steps
             rows.append(
                 {
                     "training": name,
-                    "source": runs.source[r],
+                    "source": runs.source,
                     "data": runs.index[r],
                     "step": step,
                     "alpha": alpha.tolist(),
@@ -192,13 +198,13 @@ def _optimality(runs: _Runs, trajectory: Trajectory, name: str, norm: str, steps
     return rows
 
 
-def _stragglers(spec: Spec, runs: _Runs, trajectory: Trajectory, progress: Progress) -> pl.DataFrame:
+def _stragglers(spec: Spec, runs: _Runs, trajectory: Trajectory) -> pl.DataFrame:
     """Runs of the third training that have not arrived: continued as they are, then with finer steps."""
     alpha = trajectory.chosen[:, -1, :, 0]
     before = _correlations(runs, trajectory.W[:, -1:], alpha, "nuc")[:, 0]
     which = np.flatnonzero(before < ARRIVED)
     columns: dict[str, Any] = {
-        "source": [runs.source[r] for r in which],
+        "source": [runs.source for r in which],
         "data": [runs.index[r] for r in which],
         "before": before[which],
         "continued": np.zeros(len(which)),
@@ -207,7 +213,6 @@ def _stragglers(spec: Spec, runs: _Runs, trajectory: Trajectory, progress: Progr
     }
     stages = (("continued", spec.longer * spec.long_steps, 0.1), ("finer", spec.long_steps, FINE))
     for name, steps, learning_rate in stages if len(which) else ():
-        progress(f"continuing {len(which)} runs, {steps} steps of {learning_rate}")
         start = trajectory.K, trajectory.Q
         assert start[0] is not None
         assert start[1] is not None
@@ -239,7 +244,12 @@ EXPERIMENT = Experiment(
     id="local",
     title="Local convergence to the attention SVMs",
     about=ABOUT.strip(),
-    presets={"quick": Spec(authors=20, sphere=10), "paper": Spec()},
+    presets={"quick": Spec(seeds=20), "paper": Spec()},
+    seeds={
+        "data": "the authors' numbers; law `sphere`, seeds 0, 1, ...",
+        "initial weights": "the index of the data set",
+    },
+    blocks=once(blocks),
     run=run,
     claims=claims,
     figures=figures,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
-from attsvm.experiments.base import Claim, Results, near, unstated
+from attsvm.experiments import estimate
+from attsvm.experiments.base import Claim, Results, Verdict, near, unstated
 
 PUBLISHED: dict[str, dict[int, float]] = {
     "probability-W": {100: 0.74, 200: 0.967, 300: 0.995},
@@ -40,71 +40,66 @@ def claims(results: Results) -> list[Claim]:
 
 
 def _curve(results: Results, name: str) -> Claim:
-    training, column, tolerance, statement = CURVES[name]
+    training, column, error, statement = CURVES[name]
     published = {step: value for step, value in PUBLISHED[name].items() if step <= results.spec.steps}
-    means, errors = zip(*(_at(results, training, column, step) for step in published), strict=True)
-    if results.spec.authors < AUTHORS:  # a sample of the published data sets: allow for its error
-        tolerance += 2 * max(errors)
-    steps = ", ".join(map(str, published))
+    found = [_at(results, training, column, step) for step in published]
     values = list(published.values())
     return Claim(
         "local",
         name,
-        f"{statement}, at step {steps}",
+        f"{statement}, at step {', '.join(map(str, published))}",
         values,
-        list(means),
-        round(tolerance, 4),
-        near(values, list(means), tolerance),
-        _beside(results, training, column, list(published)),
+        verdict=_judge(results, values, found, error),
+        note=_beside(results, training, column, list(published)),
+        error=error,
+        **estimate.measured(found),
     )
 
 
-def _at(results: Results, training: str, column: str, step: int, source: str = "authors") -> tuple[float, float]:
-    """Mean over the runs and its standard error."""
+def _judge(results: Results, published: list[float], found: list[estimate.Estimate], error: float) -> Verdict:
+    """On all published data sets the means themselves must agree; on a sample of them the intervals."""
+    if results.spec.seeds < AUTHORS:
+        return estimate.judge(published, found, error)
+    return near(published, [one.value for one in found], error)
+
+
+def _at(results: Results, training: str, column: str, step: int, source: str = "authors") -> estimate.Estimate:
+    """Mean over the runs."""
     rows = results.tables["curves"].filter(
         pl.col("training") == training, pl.col("source") == source, pl.col("step") == step
     )
-    values = rows[column].to_numpy()
-    if not len(values):
-        return float("nan"), 0.0
-    return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+    return estimate.mean(rows[column])
 
 
 def _beside(results: Results, training: str, column: str, steps: Sequence[int]) -> str:
-    notes = []
-    if results.spec.sphere:
-        ours = [_at(results, training, column, step, "sphere")[0] for step in steps]
-        notes.append(f"On {results.spec.sphere} data sets of our own law: {_words(ours)}.")
+    ours = [_at(results, training, column, step, "sphere").value for step in steps]
+    notes = [f"On {results.spec.seeds} data sets of our own law: {_words(ours)}."]
     if column == "probability":
-        chosen = [_at(results, training, "probability_chosen", step)[0] for step in steps]
+        chosen = [_at(results, training, "probability_chosen", step).value for step in steps]
         notes.append(f"Of the token chosen in the end: {_words(chosen)}.")
     return " ".join(notes)
 
 
 def _global(results: Results) -> Claim:
-    spec = results.spec
     shares = [_share(results, training) for training in ("W", "KQ")]
-    beside = [_share(results, training, "sphere") for training in ("W", "KQ")] if spec.sphere else []
-    ours = f" On our own law: {_words(beside)}." if beside else ""
-    tolerance = round(0.02 + 1.96 * float(np.sqrt(0.8 * 0.2 / spec.authors)), 3)
+    beside = [_share(results, training, "sphere").value for training in ("W", "KQ")]
     return Claim(
         "local",
         "global-share",
-        f"share of runs whose chosen tokens are `opt` at step {spec.steps}, W and (K, Q)",
+        f"share of runs whose chosen tokens are `opt` at step {results.spec.steps}, W and (K, Q)",
         [0.8, 0.8],
-        shares,
-        tolerance,
-        near([0.8, 0.8], shares, tolerance),
-        "Published as about 80 %; tolerance: reading error 0.02 and the 95 % interval of a share of so many runs."
-        + ours,
+        verdict=estimate.judge([0.8, 0.8], shares, 0.02),
+        note=f"Published as about 80 %. On our own law: {_words(beside)}.",
+        error=0.02,
+        **estimate.measured(shares),
     )
 
 
-def _share(results: Results, training: str, source: str = "authors") -> float:
+def _share(results: Results, training: str, source: str = "authors") -> estimate.Estimate:
     rows = results.tables["runs"].filter(
         pl.col("training") == training, pl.col("source") == source, pl.col("step") == results.spec.steps
     )
-    return float(rows["globally_optimal"].mean())  # type: ignore[arg-type]
+    return estimate.share(rows["globally_optimal"])
 
 
 def _local(results: Results, training: str) -> Claim:
@@ -124,7 +119,6 @@ def _local(results: Results, training: str) -> Claim:
         f"share of runs whose α is locally optimal at step {last['step'].max()}, {_name(training)}, both data sources",
         "all",
         share,
-        None,
         near(1.0, share, 0.0),
         note,
     )
@@ -151,14 +145,13 @@ def _vanishing(results: Results) -> list[Claim]:
     note += "".join(_straggler(spec.longer * spec.long_steps, row) for row in left.iter_rows(named=True))
     mean = f"(K, Q) with λ = 1e-100, {spec.long_steps} steps: mean correlation with W_mm*, at least {MEAN}"
     least = f"the same in every run, at least {LEAST}, where a run short of it is continued"
-    beside = f"With λ = 2.2e-16 at step {spec.steps}: {_at(results, 'KQ', 'corr_nuc', spec.steps)[0]:.5f}."
     ours = rows.filter(pl.col("source") == "sphere")["corr_nuc"].to_numpy()
-    if len(ours):
-        beside += f" Our own law: mean {ours.mean():.5f}, least {ours.min():.5f}."
+    beside = f"With λ = 2.2e-16 at step {spec.steps}: {_at(results, 'KQ', 'corr_nuc', spec.steps).value:.5f}."
+    beside += f" Our own law: mean {ours.mean():.5f}, least {ours.min():.5f}."
     average = float(values.mean())
     return [
-        Claim("local", "vanishing-mean", mean, None, average, None, unstated(average >= MEAN), beside),
-        Claim("local", "vanishing-least", least, None, arrived, None, unstated(arrived >= LEAST), note),
+        Claim("local", "vanishing-mean", mean, None, average, unstated(average >= MEAN), beside),
+        Claim("local", "vanishing-least", least, None, arrived, unstated(arrived >= LEAST), note),
     ]
 
 

@@ -33,8 +33,7 @@ def figures(results: Results) -> dict[str, Figure]:
         axis.set_xlabel("step")
     handles = [Line2D([], [], color="black", linestyle="", marker="x", label="published")]
     handles.append(Line2D([], [], color="black", label="authors' data"))
-    if results.spec.sphere:
-        handles.append(Line2D([], [], color="black", linestyle=":", label="our own law"))
+    handles.append(Line2D([], [], color="black", linestyle=":", label="our own law"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return {"local": figure}
 

@@ -12,14 +12,17 @@ from matplotlib.figure import Figure
 
 from attsvm import datasets, plots
 from attsvm.data import TokenData
-from attsvm.experiments.base import Claim, Experiment, Progress, Results, Verdict, unstated
+from attsvm.experiments import closer
+from attsvm.experiments.base import Block, Claim, Experiment, Results, Verdict, once, unstated
 from attsvm.solution import Solution
 from attsvm.solvers import solve
+from attsvm.store import Part
 from attsvm.training import train
 
 Array = np.ndarray
 
 ANGLE = 3.0  # degrees
+WEIGHTS = (("W(k)", "W"), ("K(k)Q(k)ᵀ", "KQ"), ("W_mm", "W_mm"), ("W_mm*", "W_mm_star"))
 EXIT = 0.1  # of the side of the box
 
 ABOUT = """
@@ -56,7 +59,7 @@ class Spec:
     seed: int = 0
 
 
-def run(spec: Spec, progress: Progress) -> Results:
+def run(spec: Spec, block: Block) -> Part:
     """Train both forms; table `exits` (one row per query and kind of path), arrays of the paths and of both SVMs."""
     data = _data(spec)
     record = [*range(min(200, spec.steps)), *range(200, spec.steps + 1, 5)]
@@ -66,9 +69,7 @@ def run(spec: Spec, progress: Progress) -> Results:
         "record": record,
         "progress": False,
     }
-    progress("training W")
     W = train(data, form="W", initial="zeros", **common)
-    progress("training (K, Q)")
     K0 = 0.1 * np.random.default_rng(spec.seed).standard_normal((data.d_k, 2))
     start = (K0, np.zeros((data.d_q, 2)))
     KQ = train(data, form="KQ", initial=start, regularization=spec.regularization, **common)
@@ -83,12 +84,7 @@ def run(spec: Spec, progress: Progress) -> Results:
         if W_svm is not None
     ]
     arrays = {"steps": W.steps, "W": W.W[0], "KQ": KQ.W[0], "K0": K0, "W_mm": svms[0].W, "W_mm_star": svms[1].W}
-    return Results(
-        spec,
-        tables={"exits": pl.DataFrame(rows)},
-        arrays={name: np.asarray(array) for name, array in arrays.items()},
-        seeds={"data": f"the authors' numbers, {spec.name}", "K0": f"0.1 × standard normal, seed {spec.seed}"},
-    )
+    return Part({"exits": pl.DataFrame(rows)}, {name: np.asarray(array) for name, array in arrays.items()})
 
 
 def _data(spec: Spec) -> TokenData:
@@ -144,10 +140,10 @@ def claims(results: Results) -> list[Claim]:
             Claim(
                 spec.name,
                 f"turns-{path}",
-                f"the path of {name} z_i turns to the line of {svm} z_i: angle at step {spec.steps}, degrees, i = 1, 2",
+                f"the path of {name} z_i turns to the line of {svm} z_i: angle at step {spec.steps}, i = 1, 2, "
+                f"at most {ANGLE:g} degrees",
                 "turns to the line",
                 angles,
-                ANGLE,
                 Verdict.HOLDS if max(angles) <= ANGLE else Verdict.FAILS,
                 f"Direction of travel: {', '.join(f'{angle:.2g}' for angle in travel)} degrees from the line."
                 if path == "W"
@@ -165,10 +161,10 @@ def _exits(spec: Spec, row: dict[str, Any]) -> Claim:
     return Claim(
         spec.name,
         f"exit-{row['query']}",
-        f"path of W z_{row['query']} and line of W_mm z_{row['query']} leave |y| = {spec.box:g} at",
+        f"path of W z_{row['query']} and line of W_mm z_{row['query']} leave |y| = {spec.box:g} at, "
+        f"less than {EXIT:.0%} of its side apart",
         None,
         points,
-        EXIT,
         unstated(not inside and far <= EXIT),
         f"The path stays inside for {spec.steps} steps." if inside else note,
     )
@@ -186,8 +182,29 @@ def figures(results: Results) -> dict[str, Figure]:
     return {spec.name: drawn}
 
 
+def interactive(results: Results) -> dict[str, Any]:
+    """The paths with a slider over the steps."""
+    spec, arrays = results.spec, results.arrays
+    data = _data(spec)
+    named = [[f"{name} z{i + 1}", key, z] for name, key in WEIGHTS for i, z in enumerate(data.queries[:, 0])]
+    paths = {name: arrays[key] @ z for name, key, z in named if key in ("W", "KQ")}
+    lines = {name: arrays[key] @ z for name, key, z in named if key not in ("W", "KQ")}
+    return {"steps": closer.paths(arrays["steps"], paths, lines, data.tokens, spec.view)}
+
+
 def _experiment(title: str, spec: Spec) -> Experiment:
-    return Experiment(spec.name, title, ABOUT.strip(), {"quick": spec, "paper": spec}, run, claims, figures)
+    return Experiment(
+        id=spec.name,
+        title=title,
+        about=ABOUT.strip(),
+        presets={"quick": spec, "paper": spec},
+        seeds={"data": f"the authors' numbers, {spec.name}", "K0": f"0.1 × standard normal, seed {spec.seed}"},
+        blocks=once(lambda spec: [{"forms": "both"}]),
+        run=run,
+        claims=claims,
+        figures=figures,
+        interactive=interactive,
+    )
 
 
 PATHS_1 = _experiment("Paths of W z turn to the lines, n = 2, T = 3", Spec("paths-1", 100.0, 10.0, False))

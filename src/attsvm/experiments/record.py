@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Sequence
 from importlib.metadata import version
 
 PACKAGES = ("attsvm", "numpy", "scipy", "jax", "jaxlib", "polars", "matplotlib", "scikit-learn")
 
 
-def command(ids: Sequence[str], preset: str) -> str:
+def command(ids: Sequence[str], files: Sequence[object], preset: str, seeds: int | None) -> str:
     """The command line that runs these experiments."""
-    return f"attsvm reproduce {' '.join(ids)} --preset {preset}"
+    words = ["attsvm", "reproduce", *ids, *(word for file in files for word in ("--spec", str(file)))]
+    words += ["--preset", preset] + ([] if seeds is None else ["--seeds", str(seeds)])
+    return shlex.join(words)
 
 
 def versions() -> dict[str, str]:

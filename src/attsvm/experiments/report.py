@@ -6,10 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attsvm.experiments.base import Claim, Experiment, Verdict
-from attsvm.experiments.show import words
+from plotly.io import to_html
+from plotly.offline import get_plotlyjs
+
+from attsvm.experiments.base import Claim, Experiment, Results, Verdict
+from attsvm.experiments.show import measured, published
+
+if TYPE_CHECKING:
+    from attsvm.experiments.runner import Reproduction
 
 STYLE = """
 :root { color-scheme: light; --line: #ddd; --soft: #666; }
@@ -34,50 +40,51 @@ CLASSES = {
 }
 
 
-def write(
-    path: Path,
-    record: Mapping[str, Any],
-    experiments: Sequence[Experiment],
-    claims: Sequence[Claim],
-    seconds: Mapping[str, float],
-) -> None:
+def write(path: Path, record: Mapping[str, Any], experiments: Sequence[Experiment], made: Reproduction) -> None:
     """Write the page beside the experiments' folders, whose SVG figures it takes in."""
+    left = f"<p><b>Unfinished: {escape(', '.join(made.unfinished))}.</b></p>" if made.unfinished else ""
     body = [
         "<h1>Transformers as Support Vector Machines, reproduced</h1>",
-        f"<p>Preset <code>{escape(record['preset'])}</code>, {sum(seconds.values()):.0f} s. Made by</p>",
-        f"<pre>{escape(record['command'])}</pre>",
-        _claims(claims),
-        *(_experiment(one, record["experiments"][one.id], path.parent, seconds[one.id]) for one in experiments),
-        f"<h2>Versions</h2>{_pairs(record['versions'])}",
+        f"<p>Made in {made.wall:.0f} s by</p><pre>{escape(record['command'])}</pre>{left}",
+        _claims(made.claims),
     ]
-    head = f'<meta charset="utf-8"><title>attsvm reproduce</title><style>{STYLE}</style>'
+    for one in experiments:
+        about = record["experiments"][one.id]
+        body.append(_experiment(one, about, path.parent, made.seconds[one.id], made.results[one.id]))
+    body.append(f"<h2>Versions</h2>{_pairs(record['versions'])}")
+    script = f"<script>{get_plotlyjs()}</script>" if any(one.interactive for one in experiments) else ""
+    head = f'<meta charset="utf-8"><title>attsvm reproduce</title><style>{STYLE}</style>{script}'
     page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
     path.write_text(page, encoding="utf-8")
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("claim", "published", "measured", "tolerance", "verdict"))
+    head = "".join(f"<th>{name}</th>" for name in ("claim", "published", "measured [95 % interval]", "verdict"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, claims))}</tbody></table>"
 
 
 def _row(claim: Claim) -> str:
     note = f'<div class="note">{escape(claim.note)}</div>' if claim.note else ""
     name = f'<a href="#{escape(claim.experiment)}"><code>{escape(claim.experiment)}/{escape(claim.id)}</code></a>'
-    numbers = (words(claim.published), words(claim.measured), words(claim.tolerance))
-    cells = "".join(f'<td class="number">{escape(text)}</td>' for text in numbers)
+    cells = "".join(f'<td class="number">{escape(text)}</td>' for text in (published(claim), measured(claim)))
     verdict = f'<td class="verdict {CLASSES[claim.verdict]}">{escape(claim.verdict)}</td>'
     return f"<tr><td>{name}<br>{escape(claim.statement)}{note}</td>{cells}{verdict}</tr>\n"
 
 
-def _experiment(experiment: Experiment, about: Mapping[str, Any], folder: Path, seconds: float) -> str:
+def _experiment(
+    experiment: Experiment, about: Mapping[str, Any], folder: Path, seconds: float, results: Results
+) -> str:
     place = folder / experiment.id
     figures = "".join(_figure(file, experiment.id) for file in sorted(place.glob("*.svg")))
+    for name, closer in (experiment.interactive(results) if experiment.interactive else {}).items():
+        mark = f"{experiment.id}-{name}-closer"
+        figures += f"<figure>{to_html(closer, include_plotlyjs=False, full_html=False, div_id=mark)}</figure>"
     files = sorted(file.name for file in place.iterdir() if file.suffix in (".parquet", ".npz", ".json"))
     links = ", ".join(f'<a href="{experiment.id}/{name}">{name}</a>' for name in files)
     paragraphs = "".join(f"<p>{escape(part)}</p>" for part in experiment.about.split("\n\n"))
     return (
         f'<h2 id="{experiment.id}">{escape(experiment.title)} <small>{experiment.id}, {seconds:.1f} s</small></h2>'
-        f"{paragraphs}{figures}<h3>Settings</h3>{_pairs(about['spec'] | about['seeds'])}"
+        f"{paragraphs}{figures}<h3>Settings and seeds</h3>{_pairs(about['spec'] | about['seeds'])}"
         f"<p>Data: {links}. Remake with</p><pre>{escape(about['command'])}</pre>"
     )
 

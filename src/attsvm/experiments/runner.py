@@ -1,23 +1,23 @@
-"""Run experiments, write what they made, judge their claims."""
+"""Run experiments block by block, keep what is done, write what was made, judge the claims."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from attsvm import plots
+from attsvm import plots, store, sweep
 from attsvm.errors import InputError
-from attsvm.experiments import report, show
-from attsvm.experiments.base import Claim, Experiment, Progress, Results, Verdict, plain
+from attsvm.experiments import registry, report, show
+from attsvm.experiments.base import Block, Claim, Experiment, Results, Verdict, plain
 from attsvm.experiments.record import command, versions
-from attsvm.experiments.registry import select
+from attsvm.experiments.registry import Plan
+from attsvm.store import Part, Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,18 +25,20 @@ class Reproduction:
     """What `reproduce` leaves in memory; the same is on disk under `out`.
 
     Attributes:
-        preset: `"quick"` or `"paper"`.
         out: the folder written to.
-        claims: of every experiment, in order.
+        claims: of every experiment that is done, in order.
         results: by experiment id.
-        seconds: wall time of every experiment, figures and files included.
+        seconds: spent in the blocks of every experiment, over all processes; of blocks found on disk as well.
+        unfinished: ids of the experiments that were interrupted.
+        wall: seconds this call took.
     """
 
-    preset: str
     out: Path
     claims: list[Claim]
     results: dict[str, Results]
     seconds: dict[str, float]
+    unfinished: list[str]
+    wall: float
 
     @property
     def failed(self) -> list[Claim]:
@@ -44,87 +46,195 @@ class Reproduction:
         return [claim for claim in self.claims if claim.verdict is Verdict.FAILS]
 
     def __repr__(self) -> str:
+        left = f"; unfinished: {', '.join(self.unfinished)}" if self.unfinished else ""
         return (
-            f"Reproduction({self.preset}: {len(self.claims)} claims, {len(self.failed)} fail; "
-            f"{', '.join(self.results)} in {sum(self.seconds.values()):.1f} s; see {self.out / 'report.html'})"
+            f"Reproduction({len(self.claims)} claims, {len(self.failed)} fail; {', '.join(self.results)} in "
+            f"{self.wall:.1f} s{left}; see {self.out / 'report.html'})"
         )
+
+
+@dataclass(eq=False)
+class _Job:
+    """One experiment on its way: the blocks it has asked for, in their order, and what they gave."""
+
+    plan: Plan
+    store: Store
+    parts: dict[str, Part | None] = field(default_factory=dict)
+    seconds: float = 0.0
+    results: Results | None = None
+    claims: list[Claim] = field(default_factory=list)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.plan.experiment
+
+    def keep(self, key: str, part: Part, seconds: float) -> None:
+        self.parts[key] = part
+        self.seconds += seconds
+
+    def done(self) -> list[Part]:
+        return [part for part in self.parts.values() if part is not None]
+
+    def about(self, block: Block) -> dict[str, Any]:
+        """What a block is, as its place on disk is named after."""
+        about = {"experiment": self.experiment.id, "spec": plain(self.plan.spec), "block": block}
+        return about | {"code": self.plan.code}
 
 
 def reproduce(
     ids: str | Sequence[str] | None = None,
     *,
+    spec: str | Path | Sequence[str | Path] | None = None,
     preset: str = "quick",
+    seeds: int | None = None,
+    jobs: int | None = None,
     out: str | Path = "attsvm-out",
+    force: bool = False,
     progress: Console | bool | None = None,
 ) -> Reproduction:
-    """Run the paper's experiments and judge its claims.
+    """Run the paper's experiments, or your own, and judge their claims.
 
     Under `out`, for every experiment as soon as it is done: `ID/*.svg` and `ID/*.png` (figures), `ID/*.parquet`
-    (tables), `ID/arrays.npz`, `ID/claims.json`; and over this call, after every experiment, `claims.json` and
-    `report.html` (one file that opens offline). The same ids, preset and versions give the same data and claims.
+    (tables), `ID/arrays.npz`, `ID/claims.json`; in the end `claims.json` and `report.html` (one file that opens
+    offline). Every finished block of work is kept under `ID/blocks/`: the same call goes on from there. The same
+    experiments, settings and versions give the same data and claims, in any number of processes.
+
+    Ctrl-C ends it with a report of the experiments that are done; so does any error, which is then raised.
 
     Args:
-        ids: experiments by id; None for all.
+        ids: experiments by id; None for all, or for none where `spec` is given.
+        spec: TOML files of experiments with other settings, or of your own.
         preset: `"quick"` (minutes at most) or `"paper"` (the size of the paper).
+        seeds: how many seeds, in place of the number in the preset.
+        jobs: processes; None for one per core.
         out: folder, made if absent.
+        force: do not use what is there, run everything again.
         progress: a rich console to show progress and claims on; True for standard error; False for silence. Default:
             standard error where it is a terminal.
 
     Raises:
-        InputError: unknown id or preset, or `out` is a file.
+        InputError: unknown id, preset or setting, or `out` is a file.
+        SweepError, StoreError: a process was killed; the disk is full. What was finished is kept.
     """
-    chosen = select(ids)
-    for experiment in chosen:
-        if preset not in experiment.presets:
-            raise InputError(f"preset: got {preset!r}; {experiment.id} has {', '.join(experiment.presets)}.")
-    folder, display = _folder(out), show.Display(progress)
-    made = Reproduction(preset, folder, [], {}, {})
-    for experiment in chosen:
+    files = [] if spec is None else [spec] if isinstance(spec, str | Path) else list(spec)
+    plans = registry.select(ids, preset, seeds) if ids is not None or not files else []
+    plans += [registry.from_toml(file, preset, seeds) for file in files]
+    names = [plan.experiment.id for plan in plans if plan.spec is not None]
+    if len(set(names)) < len(names):
+        raise InputError(f"Two experiments have the same id ({', '.join(names)}); run them into two folders, out.")
+    folder = _folder(out)
+    run = _Run([_Job(plan, Store(folder / plan.experiment.id / "blocks")) for plan in plans], folder, jobs, progress)
+    if force:
+        run.forget()
+    return run.go(command(names if ids is not None else [], files, preset, seeds))
+
+
+def run_block(source: str, preset: str, changes: Mapping[str, Any], block: Block) -> Part:
+    """One block of an experiment, from plain values: what a worker process is sent."""
+    plan = Plan(source, preset, changes)
+    return plan.experiment.run(plan.spec, block)
+
+
+Missing = tuple[_Job, str, Block]  # a block that is not on disk, and its key
+
+
+class _Run:
+    """One call of `reproduce`."""
+
+    def __init__(self, work: list[_Job], out: Path, jobs: int | None, progress: Console | bool | None) -> None:
+        self.work, self.out, self.jobs, self.display = work, out, jobs, show.Display(progress)
+
+    def forget(self) -> None:
+        """Clear what is on disk."""
+        for job in self.work:
+            job.store.clear()
+
+    def go(self, about: str) -> Reproduction:
         start = time.perf_counter()
-        with display.experiment(experiment) as tick:
-            results, claims = _one(experiment, preset, folder, tick)
-        made.claims.extend(claims)
-        made.results[experiment.id] = results
-        made.seconds[experiment.id] = time.perf_counter() - start
-        display.finished(experiment, claims, made.seconds[experiment.id])
-        _write_record(made, chosen[: len(made.results)])
-    display.done(made.claims, made.seconds, folder)
-    return made
+        with self.display:
+            try:
+                missing = [one for job in self.work for one in self._next(job)]
+                while missing:
+                    missing = self._wave(missing)
+            except KeyboardInterrupt:
+                pass  # what is done is reported all the same
+            finally:
+                made = self._report(about, time.perf_counter() - start)
+        self.display.done(made)
+        return made
+
+    def _wave(self, missing: list[Missing]) -> list[Missing]:
+        """Run blocks of all experiments at once; returns those that they ask for next."""
+        of = {key: (job, block) for job, key, block in missing}
+        later: list[Missing] = []
+        for task, part, seconds in sweep.run([_task(*one) for one in missing], self.jobs):
+            job, block = of[task.key]
+            job.store.write(task.key, part, seconds, job.about(block))
+            job.keep(task.key, part, seconds)
+            self.display.advance(job.experiment)
+            if None not in job.parts.values():
+                later += self._next(job)
+        return later
+
+    def _next(self, job: _Job) -> list[Missing]:
+        """The blocks an experiment needs next; none when it is done, which is then judged and written."""
+        while blocks := job.experiment.blocks(job.plan.spec, job.done()):
+            missing: list[Missing] = []
+            for block in blocks:
+                key = store.key(job.about(block))
+                found = job.store.read(key)
+                job.parts[key] = None
+                if found is None:
+                    missing.append((job, key, block))
+                else:
+                    job.keep(key, *found)
+            self.display.expect(job.experiment, len(blocks), len(blocks) - len(missing))
+            if missing:
+                return missing
+        self._finish(job)
+        return []
+
+    def _finish(self, job: _Job) -> None:
+        """Judge, draw and write an experiment whose blocks are all done."""
+        experiment, place = job.experiment, self.out / job.experiment.id
+        results = job.experiment.gather(job.plan.spec, job.done())
+        job.claims = experiment.claims(results)
+        place.mkdir(exist_ok=True)
+        store.write(Part(results.tables, results.arrays), place)
+        for name, figure in experiment.figures(results).items():
+            plots.save(figure, place / name)
+        _write_json(place / "claims.json", _about(job.plan) | _listed(job.claims))
+        job.results = results
+        self.display.finished(experiment, job.claims, job.seconds)
+
+    def _report(self, about: str, wall: float) -> Reproduction:
+        """Write the record of the experiments that are done."""
+        done = [job for job in self.work if job.results is not None]
+        claims = [claim for job in done for claim in job.claims]
+        left = [job.experiment.id for job in self.work if job.results is None]
+        results = {job.experiment.id: job.results for job in done if job.results is not None}
+        made = Reproduction(self.out, claims, results, {job.experiment.id: job.seconds for job in done}, left, wall)
+        record = {"command": about, "versions": versions(), "unfinished": left}
+        record["experiments"] = {job.experiment.id: _about(job.plan) for job in done}
+        _write_json(self.out / "claims.json", record | _listed(claims))
+        report.write(self.out / "report.html", record, [job.experiment for job in done], made)
+        return made
 
 
-def _one(experiment: Experiment, preset: str, folder: Path, tick: Progress) -> tuple[Results, list[Claim]]:
-    spec = experiment.presets[preset]
-    results = experiment.run(spec, tick)
-    tick("judging and drawing")
-    claims = experiment.claims(results)
-    place = folder / experiment.id
-    place.mkdir(exist_ok=True)
-    for name, table in results.tables.items():
-        table.write_parquet(place / f"{name}.parquet")
-    if results.arrays:
-        np.savez_compressed(place / "arrays.npz", allow_pickle=False, **results.arrays)
-    for name, figure in experiment.figures(results).items():
-        plots.save(figure, place / name)
-    _write_json(place / "claims.json", _about(experiment, preset, results) | _listed(claims))
-    return results, claims
+def _task(job: _Job, key: str, block: Block) -> sweep.Task:
+    plan = job.plan
+    return sweep.Task(key, run_block, (plan.source, plan.preset, dict(plan.changes), block))
 
 
-def _write_record(made: Reproduction, finished: Sequence[Experiment]) -> None:
-    about = {one.id: _about(one, made.preset, made.results[one.id]) for one in finished}
-    ids = list(about)
-    record = {"command": command(ids, made.preset), "preset": made.preset, "versions": versions(), "experiments": about}
-    _write_json(made.out / "claims.json", record | _listed(made.claims))
-    report.write(made.out / "report.html", record, finished, made.claims, made.seconds)
-
-
-def _about(experiment: Experiment, preset: str, results: Results) -> dict[str, Any]:
+def _about(plan: Plan) -> dict[str, Any]:
+    experiment = plan.experiment
+    ids, files = ([], [plan.file]) if plan.file else ([experiment.id], [])
     return {
         "id": experiment.id,
         "title": experiment.title,
-        "command": command([experiment.id], preset),
-        "preset": preset,
-        "spec": plain(results.spec),
-        "seeds": dict(results.seeds),
+        "command": command(ids, files, plan.preset, plan.changes.get("seeds")),
+        "spec": plain(plan.spec),
+        "seeds": dict(experiment.seeds),
         "versions": versions(),
     }
 
