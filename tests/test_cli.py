@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -218,18 +219,21 @@ def test_reproduce_passes_its_options_and_judges(capsys, monkeypatch, tmp_path):
     import attsvm.experiments as experiments
 
     seen = {}
-    for failed, status in (([], 0), (["claim"], 1)):
+    for failed, unfinished, status in (([], ["rank"], 130), ([], [], 0), (["claim"], [], 1)):
 
-        def fake(ids, *, failed=failed, **rest):
+        def fake(ids, *, failed=failed, unfinished=unfinished, **rest):
             seen.update(ids=ids, **rest)
-            return SimpleNamespace(failed=failed)
+            return SimpleNamespace(failed=failed, unfinished=unfinished)
 
         monkeypatch.setattr(experiments, "reproduce", fake)
         assert main(["reproduce", "rank", "local", "--preset", "paper", "--out", str(tmp_path)]) == status
         assert seen["ids"] == ("rank", "local")
         assert (seen["preset"], seen["out"]) == ("paper", tmp_path)
     assert main(["reproduce"]) == 1
-    assert (seen["ids"], seen["preset"]) == (None, "quick")
+    assert (seen["ids"], seen["spec"], seen["preset"], seen["force"]) == (None, None, "quick", False)
+    assert main(["reproduce", "--spec", "a.toml", "--spec", "b.toml", "--seeds", "3", "--jobs", "1", "--force"]) == 1
+    assert (seen["ids"], seen["spec"], seen["seeds"]) == (None, (Path("a.toml"), Path("b.toml")), 3)
+    assert (seen["jobs"], seen["force"]) == (1, True)
 
 
 def test_interrupts_and_failures_have_their_own_status(folder, capsys, monkeypatch):

@@ -16,32 +16,34 @@ from rich.console import Console
 
 import attsvm
 from attsvm import InputError, datasets, is_separable
-from attsvm.experiments import EXPERIMENTS, Claim, Results, Verdict, digits, local, local_claims, paths, rank, reproduce
+from attsvm.experiments import Claim, Results, Verdict, digits, local, local_claims, paths, rank, reproduce
 from attsvm.experiments.base import artefact, at_least, difference, near, unstated
+from attsvm.experiments.estimate import judge, mean, share
 from attsvm.experiments.loose import first_order
-from attsvm.experiments.show import claims_table, words
+from attsvm.experiments.show import claims_table, measured, published, words
 
 TINY = {
-    "paths-1": replace(paths.PATHS_1.presets["quick"], steps=300, box=10.0),
-    "paths-2": replace(paths.PATHS_2.presets["quick"], steps=300),
-    "local": local.Spec(authors=3, sphere=2, long_steps=2000, longer=1),
-    "rank": rank.Spec(pairs=((5, 5), (15, 5)), widths=(1, 2, 5, 10), count=2, tries=3),
-    "digits": digits.Spec(n=8, seeds=2, steps=300, records=8, shown=4),
+    "paths-1": "steps = 300\nbox = 10",
+    "paths-2": "steps = 300",
+    "local": "seeds = 3\nlong_steps = 2000\nlonger = 1",
+    "rank": "pairs = [[5, 5], [15, 5]]\nwidths = [1, 2, 5, 10]\nseeds = 2\ntries = 3",
+    "digits": "n = 8\nseeds = 2\nsteps = 300\nrecords = 8\nshown = 4",
 }
 FIGURES = {"paths-1": ["paths-1"], "paths-2": ["paths-2"], "local": ["local"], "rank": ["rank"]}
 FIGURES["digits"] = ["patches", "training"]
 
 
 def _run(out: Path, **rest):
-    with pytest.MonkeyPatch.context() as patch:
-        for name, spec in TINY.items():
-            patch.setitem(EXPERIMENTS, name, replace(EXPERIMENTS[name], presets={"tiny": spec}))
-        return reproduce(preset="tiny", out=out, **rest)
+    files = []
+    for name, settings in TINY.items():
+        files.append(out.parent / f"{name}.toml")
+        files[-1].write_text(f'experiment = "{name}"\n[spec]\n{settings}\n')
+    return reproduce(spec=files, out=out, **rest)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return _run(tmp_path_factory.mktemp("out"), progress=False)
+    return _run(tmp_path_factory.mktemp("made") / "out", progress=False, jobs=1)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_every_claim_has_the_whole_schema(made, record):
     assert len(record["claims"]) == len(made.claims)
     for claim in record["claims"]:
         assert set(claim) == {
-            "experiment", "id", "statement", "published", "measured", "tolerance", "verdict", "note",
+            "experiment", "id", "statement", "published", "measured", "error", "interval", "verdict", "note",
         }  # fmt: skip
         assert claim["verdict"] in set(Verdict)
         assert claim["experiment"] in TINY
@@ -82,23 +84,26 @@ def test_every_claim_has_the_whole_schema(made, record):
 
 
 def test_the_record_says_how_to_remake_it(made, record):
-    assert record["command"] == "attsvm reproduce paths-1 paths-2 local rank digits --preset tiny"
+    assert record["command"].startswith("attsvm reproduce --spec ")
+    assert record["unfinished"] == []
     assert record["versions"]["attsvm"] == attsvm.__version__
     for name in TINY:
         about = json.loads((made.out / name / "claims.json").read_text())
-        assert about["command"] == f"attsvm reproduce {name} --preset tiny"
+        assert f"{name}.toml --preset quick" in about["command"]
         assert about["seeds"]
         assert about["claims"] == [claim for claim in record["claims"] if claim["experiment"] == name]
         assert record["experiments"][name]["spec"] == about["spec"]
-    assert record["experiments"]["local"]["spec"]["authors"] == 3
+    assert record["experiments"]["local"]["spec"]["seeds"] == 3
 
 
 def test_the_same_data_and_claims_twice(made, tmp_path):
-    again = _run(tmp_path, progress=False)
-    files = [file.relative_to(made.out) for file in made.out.rglob("*") if file.suffix in (".parquet", ".npz", ".json")]
+    again = _run(tmp_path / "out", progress=False, jobs=2)
+    files = [file.relative_to(made.out) for file in made.out.rglob("*") if file.suffix in (".parquet", ".npz")]
+    files += [Path(name, "claims.json") for name in FIGURES]
     assert len(files) > 10
     for file in files:
-        assert (made.out / file).read_bytes() == (again.out / file).read_bytes(), file
+        one, other = ((run.out / file).read_bytes().replace(str(run.out.parent).encode(), b"") for run in (made, again))
+        assert one == other, file
 
 
 class _Page(HTMLParser):
@@ -117,21 +122,21 @@ class _Page(HTMLParser):
                 self.links.append(value)
 
 
-def test_the_report_is_one_file_without_network_or_scripts(made):
+def test_the_report_is_one_file_that_refers_to_nothing_elsewhere(made):
     text = (made.out / "report.html").read_text()
     page = _Page()
     page.feed(text)
     assert page.tags.count("svg") == sum(map(len, FIGURES.values()))
     assert not page.sources
-    assert not {"script", "link", "iframe", "img"} & set(page.tags)
+    assert not {"link", "iframe", "img"} & set(page.tags)
     for link in (link for link in page.links if not link.startswith("data:")):
         assert link[1:] in page.ids if link.startswith("#") else (made.out / link).is_file(), link
-    assert not re.search(r"url\((?!#)", text)
+    assert not re.search(r"url\((?!#)", re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL))
     assert len(set(page.ids)) == len(page.ids)
 
 
 def test_the_report_shows_claims_settings_and_command(made, record):
-    text = (made.out / "report.html").read_text()
+    text = re.sub(r"<script.*?</script>", "", (made.out / "report.html").read_text(), flags=re.DOTALL)
     assert text.index("paths-1/turns-W") < text.index("<svg")
     assert record["command"] in text
     assert "log_regularization" in text
@@ -146,6 +151,11 @@ def test_unknown_ids_are_refused_with_the_known_ones(tmp_path):
 def test_other_bad_requests_are_refused_before_anything_runs(tmp_path):
     with pytest.raises(InputError, match="quick, paper"):
         reproduce("rank", preset="huge", out=tmp_path)
+    with pytest.raises(InputError, match="paths-1 has no random runs"):
+        reproduce("paths-1", seeds=3, out=tmp_path)
+    for wrong in ({"seeds": 0}, {"jobs": 0}):
+        with pytest.raises(InputError, match="at least 1"):
+            reproduce("rank", out=tmp_path, **wrong)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
         reproduce("rank", out=tmp_path / "file")
@@ -155,9 +165,7 @@ def test_other_bad_requests_are_refused_before_anything_runs(tmp_path):
 
 def test_progress_names_what_is_running_and_prints_claims(tmp_path):
     console = Console(record=True, width=110, file=StringIO())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(EXPERIMENTS, "paths-2", replace(EXPERIMENTS["paths-2"], presets={"quick": TINY["paths-2"]}))
-        reproduce("paths-2", out=tmp_path, progress=console)
+    reproduce("paths-2", out=tmp_path, progress=console)
     text = console.export_text()
     assert "paths-2/turns-W" in text
     assert "4 claims" in text
@@ -179,6 +187,17 @@ def test_verdicts_can_fail():
     assert artefact(True) is Verdict.ARTEFACT
     assert artefact(False) is Verdict.FAILS
     assert difference([1.0, 2.0], [1.5, 2.0]) == 0.5
+
+
+def test_intervals_over_seeds():
+    values = np.random.default_rng(0).normal(3.0, 1.0, (2000, 20))
+    assert 0.93 < np.mean([mean(row).low <= 3.0 <= mean(row).high for row in values]) < 0.97
+    yes = np.random.default_rng(1).random((2000, 40)) < 0.1
+    assert 0.92 < np.mean([share(row).low <= 0.1 <= share(row).high for row in yes]) < 0.99
+    assert (share([True] * 20).high, share([False] * 20).low) == pytest.approx((1.0, 0.0))
+    assert judge([3.1], [mean([2.0, 3.0, 4.0])], 0.0) is Verdict.HOLDS
+    assert judge([9.1], [mean([2.0, 3.0, 4.0])], 0.1) is Verdict.FAILS
+    assert judge([1.0], [mean([])], 0.1) is Verdict.FAILS
 
 
 def test_a_wrong_curve_fails_its_claim(made):
@@ -268,8 +287,8 @@ def test_exits_of_the_paths_lie_on_the_box_and_on_the_path(made):
 
 
 def test_a_path_that_stays_inside_the_box_fails_its_claim(made):
-    short = replace(TINY["paths-2"], box=1e6)
-    results = paths.PATHS_2.run(short, lambda phrase: None)
+    short = replace(paths.PATHS_2.presets["quick"], steps=300, box=1e6)
+    results = paths.PATHS_2.gather(short, [paths.PATHS_2.run(short, {})])
     exits = [claim for claim in paths.PATHS_2.claims(results) if claim.id.startswith("exit")]
     assert [claim.verdict for claim in exits] == [Verdict.FAILS] * 2
     assert "stays inside" in exits[0].note
@@ -279,7 +298,7 @@ def test_curves_of_local_hold_every_run_at_every_step(made):
     curves = made.results["local"].tables["curves"]
     counts = curves.group_by("training", "source", "step").len()
     assert set(counts.filter(pl.col("source") == "authors")["len"]) == {3}
-    assert set(counts.filter(pl.col("source") == "sphere")["len"]) == {2}
+    assert set(counts.filter(pl.col("source") == "sphere")["len"]) == {3}
     assert curves["corr_fro"].is_between(-1, 1).all()
     last = curves.filter(pl.col("step") == 2000)
     assert last.filter(pl.col("training") == "W")["corr_fro"].min() > 0.9
@@ -308,5 +327,6 @@ def test_values_for_readers_keep_what_matters():
     assert words(0.99996) == "0.99996"
     assert words([0.74, 0.967]) == "0.74, 0.967"
     assert words("rank 1") == "rank 1"
-    claim = Claim("a", "b", "c", None, 1.0, None, Verdict.FAILS, "why")
+    claim = Claim("a", "b", "c", 1.5, [1.0], Verdict.FAILS, "why", error=0.02, interval=[[0.9, 1.1]])
+    assert (published(claim), measured(claim)) == ("1.5 ± 0.02", "1 [0.9, 1.1]")
     assert claims_table([claim]).row_count == 1

@@ -200,7 +200,7 @@ def compare(
 @app.command
 def reproduce(
     *ids: str,
-    spec: tuple[Path, ...] = (),
+    spec: Annotated[tuple[Path, ...], Parameter(negative="", show_default=False)] = (),
     preset: Literal["quick", "paper"] = "quick",
     seeds: int | None = None,
     jobs: int | None = None,
@@ -214,7 +214,7 @@ def reproduce(
     Parameters
     ----------
     ids
-        paths-1, paths-2, local, rank, digits. Default: all.
+        paths-1, paths-2, local, rank, percent, multi, lambda, causal, regpath, optimizers, digits. Default: all.
     spec
         A TOML file with other settings of an experiment, or with one of your own.
     preset

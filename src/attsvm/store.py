@@ -108,7 +108,8 @@ def write(part: Part, folder: Path) -> None:
     for name, table in part.tables.items():
         table.write_parquet(folder / f"{name}.parquet")
     if part.arrays:
-        np.savez_compressed(folder / "arrays.npz", allow_pickle=False, **part.arrays)
+        plain = {name: np.ascontiguousarray(array) for name, array in part.arrays.items()}
+        np.savez_compressed(folder / "arrays.npz", allow_pickle=False, **plain)
 
 
 def key(about: Mapping[str, Any]) -> str:

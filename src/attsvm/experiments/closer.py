@@ -8,12 +8,13 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 from jaxtyping import Float, Int
+from plotly.graph_objects import Figure as Interactive
 
 from attsvm import plots
 
 Array = np.ndarray
 
-FRAMES = 60  # positions of the slider
+POSITIONS = 60  # of the slider
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -23,7 +24,7 @@ def paths(
     lines: Mapping[str, Float[Array, " 2"]],
     tokens: Float[Array, "n T 2"],
     view: float | int,
-) -> go.Figure:
+) -> Interactive:
     """Paths in the plane up to the step that a slider shows, the lines they turn to, and the tokens.
 
     Args:
@@ -38,17 +39,8 @@ def paths(
         _line([[0.0, 0.0], (reach / np.linalg.norm(line) * line).tolist()], name, j % n, DASHES[2 + j // n])
         for j, (name, line) in enumerate(lines.items())
     ]
-    shown = np.unique(np.geomspace(1, len(steps), FRAMES).astype(int))
-    frames = [
-        go.Frame(
-            name=str(steps[k - 1]),
-            data=_lines(curves, int(k), n),
-            traces=list(range(len(still), len(still) + len(curves))),
-        )
-        for k in shown
-    ]
-    figure = go.Figure([*still, *_lines(curves, len(steps), n)], frames=frames)
-    figure.update_layout(_layout("", ""), sliders=[_slider(frames)], height=620)
+    figure = Interactive([*still, *_lines(curves, n)])
+    figure.update_layout(_layout("", ""), sliders=[_slider(steps, curves, len(still))], height=620)
     figure.update_xaxes(range=[-view, view])
     figure.update_yaxes(range=[-view, view], scaleanchor="x")
     return figure
@@ -56,9 +48,9 @@ def paths(
 
 def runs(
     table: pl.DataFrame, x: str, y: str, by: str, hover: Sequence[str], *, log_x: bool = False, log_y: bool = False
-) -> go.Figure:
+) -> Interactive:
     """One point per run, coloured by a column, with its seed and what else is in `hover` under the pointer."""
-    figure = go.Figure()
+    figure = Interactive()
     for j, (name, rows) in enumerate(table.partition_by(by, as_dict=True, maintain_order=True).items()):
         texts = [
             "<br>".join(f"{column}: {_word(row[column])}" for column in hover) for row in rows.iter_rows(named=True)
@@ -89,14 +81,18 @@ def _layout(x: str, y: str) -> dict:
     }
 
 
-def _slider(frames: Sequence[go.Frame]) -> dict:
-    mode = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}, "transition": {"duration": 0}}
-    moves = [{"method": "animate", "label": frame.name, "args": [[frame.name], mode]} for frame in frames]
+def _slider(steps: Int[Array, " S"], curves: Mapping[str, Float[Array, "S 2"]], first: int) -> dict:
+    """Cuts the curves, whose traces begin at `first`, off at a step."""
+    traces = list(range(first, first + len(curves)))
+    moves = []
+    for to in np.unique(np.geomspace(1, len(steps), POSITIONS).astype(int)):
+        cut = {axis: [curve[:to, j].tolist() for curve in curves.values()] for j, axis in enumerate("xy")}
+        moves.append({"method": "restyle", "label": str(steps[to - 1]), "args": [cut, traces]})
     return {"steps": moves, "active": len(moves) - 1, "currentvalue": {"prefix": "step "}}
 
 
-def _lines(curves: Mapping[str, Float[Array, "S 2"]], to: int, n: int) -> list[go.Scatter]:
-    return [_line(curve[:to], name, j % n, DASHES[j // n]) for j, (name, curve) in enumerate(curves.items())]
+def _lines(curves: Mapping[str, Float[Array, "S 2"]], n: int) -> list[go.Scatter]:
+    return [_line(curve, name, j % n, DASHES[j // n]) for j, (name, curve) in enumerate(curves.items())]
 
 
 def _line(points: Float[Array, "S 2"] | list, name: str, query: int, dash: str) -> go.Scatter:

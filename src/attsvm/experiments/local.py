@@ -14,7 +14,7 @@ from attsvm.compare import correlation
 from attsvm.data import TokenData
 from attsvm.experiments.base import Block, Experiment, once
 from attsvm.experiments.local_claims import AUTHORS, claims
-from attsvm.experiments.local_figures import figures
+from attsvm.experiments.local_figures import figures, interactive
 from attsvm.solution import Solution
 from attsvm.solvers import solve
 from attsvm.store import Part
@@ -253,6 +253,7 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     figures=figures,
+    interactive=interactive,
 )
 
 __all__ = ["EXPERIMENT", "Spec"]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attsvm import plots
+from attsvm.experiments import closer
 from attsvm.experiments.base import Results
 from attsvm.experiments.local_claims import PUBLISHED
 
@@ -36,6 +37,15 @@ def figures(results: Results) -> dict[str, Figure]:
     handles.append(Line2D([], [], color="black", linestyle=":", label="our own law"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return {"local": figure}
+
+
+def interactive(results: Results) -> dict[str, closer.Interactive]:
+    """Every run at its last step: how far from its SVM, and how clearly its choice is locally optimal."""
+    rows = results.tables["runs"]
+    last = rows.filter(pl.col("step") == pl.col("step").max().over("training"))
+    table = last.with_columns((1 - pl.col("correlation")).alias("1 - correlation"))
+    hover = ["source", "data", "step", "globally_optimal", "support_tokens", "svm_rank"]
+    return {"runs": closer.runs(table, "smallest_score_margin", "1 - correlation", "training", hover, log_y=True)}
 
 
 def _probability(axis: Axes, results: Results) -> None:
